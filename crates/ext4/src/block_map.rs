@@ -2,7 +2,7 @@
 //!
 //! Model: a path of one to four numbers leads from the inode's `i_block` to every block of the file
 //! (`extant_ondisk::ext4::block_map`). The block that holds the last number of a path is a *leaf*,
-//! as is the direct part of `i_block`. What a lookup finds is never longer than one leaf, unless a
+//! as is the direct part of `i_block`. A lookup result is never longer than one leaf, unless a
 //! whole indirect block is missing. A change (`edit`) concerns one leaf and the indirect blocks
 //! above it.
 //!

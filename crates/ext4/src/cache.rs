@@ -133,7 +133,7 @@ impl BlockCache {
         made.expect("nothing was read")
     }
 
-    /// Drops a block that is free now: what the running transaction has of it is not written.
+    /// Drops a block that is free now: the running transaction does not write it.
     pub(crate) fn forget(&self, number: PhysicalBlock) {
         let Some(block) = self.blocks.get(&number) else {
             return;

@@ -33,7 +33,7 @@ pub(crate) enum Writing {
 
 pub(crate) struct Notes {
     writing: Writing,
-    /// The transaction has changes that no record says.
+    /// The transaction has changes that no record describes.
     is_ineligible: AtomicBool,
     /// Files of the transaction got blocks that the bitmaps on the disk have as free.
     has_new_blocks: AtomicBool,
@@ -77,7 +77,7 @@ impl Notes {
         self.writing
     }
 
-    /// The running transaction has changes that no record says.
+    /// The running transaction has changes that no record describes.
     pub(crate) fn mark_ineligible(&self) {
         // Read first: the line is that of all threads.
         if self.writing == Writing::On && !self.is_ineligible.load(Ordering::Relaxed) {
@@ -137,7 +137,7 @@ impl Notes {
         });
     }
 
-    /// Takes out what there is for a fast commit. No transaction is open.
+    /// Takes the notes for a fast commit. No transaction is open.
     pub(crate) fn take(&self) -> Noted {
         let mut inodes = Vec::new();
         for slot in &self.inodes {
@@ -149,7 +149,7 @@ impl Notes {
         }
     }
 
-    /// A full commit says everything. No transaction is open.
+    /// A full commit contains everything. No transaction is open.
     pub(crate) fn clear(&self) {
         if self.writing == Writing::On {
             self.take().clear_ranges();

@@ -7,8 +7,8 @@
 //! system has `dir_index`, it gets a tree, as in the kernel. Blocks are never freed.
 //!
 //! A change consists of steps. Each step reads what it needs, then allocates at most one new block,
-//! then changes; after every step the directory is valid. An operation that fails for lack of space
-//! or because a block cannot be read has not inserted, removed or retargeted the name. It may have
+//! then changes; after every step the directory is valid. An operation that fails with `NoSpace` or
+//! because a block cannot be read has not inserted, removed or retargeted the name. It may have
 //! split nodes of the tree, which is invisible to readers.
 //!
 //! Invariants, checked by `tests/verify.rs`:
@@ -52,7 +52,7 @@ pub(crate) struct Directory<B> {
 pub(crate) struct DirectoryEntry {
     /// The inode.
     pub(crate) inode: InodeNumber,
-    /// Its type, where the entry says it.
+    /// Its type, if the entry has one.
     pub(crate) file_type: Option<FileType>,
 }
 
@@ -89,7 +89,7 @@ impl<B: DirectoryBlocks> Directory<B> {
     /// The directory in `blocks`.
     ///
     /// # Errors
-    /// `Corrupt` when the inode says that there is a tree, and the file system that there are none.
+    /// `Corrupt` if the inode has a hash tree and the file system has no `dir_index`.
     pub(crate) fn new(context: DirectoryContext, blocks: B) -> Result<Self> {
         context.check()?;
         Ok(Self { context, blocks })
@@ -222,11 +222,11 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         })
     }
 
-    /// Removes `name` and says what it stood for.
+    /// Removes `name` and returns its inode.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` for `.`, `..` and what cannot be a name; `Corrupt` with
-    /// the block; what the store says. The name is still there then.
+    /// `NotFound`; `InvalidArgument` for `.`, `..` and invalid names; `Corrupt` with the block;
+    /// what the store says. The name is still there then.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Result<DirectoryEntry> {
         check_name(name)?;
         let place = self
@@ -239,10 +239,10 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         Ok(place.entry)
     }
 
-    /// Makes `name`, which may be `..`, stand for another inode, and says for which it stood.
+    /// Points `name`, which may be `..`, to another inode, and returns the previous one.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove); the name stands for what it did.
+    /// As [`remove`](Self::remove); the name refers to the same inode as before.
     pub(crate) fn retarget(
         &mut self,
         name: &[u8],

@@ -17,7 +17,8 @@ use crate::options::OnError;
 use crate::state::FsState;
 use crate::transaction::{Epoch, Transaction};
 
-/// How often a change waits for blocks to come free, which others may take first; as in the kernel.
+/// How often a change waits for a commit to free blocks, which other changes may take first; as in
+/// the kernel.
 const COMMITS_FOR_SPACE: u32 = 3;
 
 /// The shared state and the journal.
@@ -32,16 +33,16 @@ impl Engine {
     /// cannot say.
     ///
     /// # Errors
-    /// `ReadOnly`; or what made the journal stop.
+    /// `ReadOnly`; or the error that stopped the journal.
     pub(crate) fn begin(&self, blocks: u32) -> Result<Transaction<'_>> {
         let transaction = self.begin_recorded(blocks)?;
         transaction.mark_ineligible();
         Ok(transaction)
     }
 
-    /// The same, of which a fast commit can say all: the inodes but directories, their ranges that
-    /// are [touched](crate::inode_cell::InodeState::touch), and the names that are
-    /// [noted](Transaction::note_name).
+    /// The same, for changes that a fast commit can describe completely: the inodes but
+    /// directories, their ranges that are [touched](crate::inode_cell::InodeState::touch), and the
+    /// names that are [noted](Transaction::note_name).
     pub(crate) fn begin_recorded(&self, blocks: u32) -> Result<Transaction<'_>> {
         let handle = self.changeable()?.start(blocks)?;
         Ok(Transaction::new(&self.fs.running, handle))
@@ -66,7 +67,7 @@ impl Engine {
         Ok(journal)
     }
 
-    /// Retries a change that failed for lack of space if a commit makes freed blocks available. A
+    /// Retries a change that failed with `NoSpace` if a commit makes freed blocks available. A
     /// failed change must leave a state from which it can be repeated.
     pub(crate) fn with_space<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         let mut result = change();
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Whether what is changed now belongs to `epoch`.
+    /// Whether a change made now belongs to `epoch`.
     pub(crate) fn is_present(&self, epoch: Epoch) -> bool {
         let journal = self.journal.as_ref();
         journal.is_some_and(|journal| journal.epoch() == epoch)
@@ -127,7 +128,7 @@ impl Engine {
         result
     }
 
-    /// Stops everything, as a change failed halfway; called before its transaction ends. Returns
+    /// Stops the engine, as a change failed halfway; called before its transaction ends. Returns
     /// the error.
     pub(crate) fn fail(&self, error: Error) -> Error {
         if let Some(journal) = &self.journal {
@@ -169,7 +170,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // As a crash would leave it.
+            // The state is that after a crash.
             return;
         }
         // The error cannot be reported.

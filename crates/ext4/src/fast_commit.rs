@@ -1,6 +1,6 @@
 //! Fast commits: recovery of those that a crash left at the end of the journal, and writing them.
 //!
-//! Model: a fast commit describes in a few records what changed since the last transaction of the
+//! Model: a fast commit describes in a few records the changes since the last transaction of the
 //! journal. The records are valid until the transaction whose number they carry commits. Replaying
 //! them is one ordinary transaction of that number which contains all their changes. So at any
 //! moment either the records or the transaction are valid, and a crash in between repeats the

@@ -41,7 +41,7 @@ impl FsState {
         })
     }
 
-    /// The same, of an inode whose state is not locked.
+    /// The same, for an inode whose state is not locked.
     pub(crate) fn owner_of<'c>(&self, cell: &'c InodeCell) -> &'c Owner {
         match cell.made_owner() {
             Some(owner) => owner,
@@ -89,7 +89,7 @@ impl FsState {
     }
 }
 
-/// Refuses what only extents can do: a block map has no unwritten blocks, and nothing in it is
+/// Refuses operations that need extents: a block map has no unwritten blocks, and nothing in it is
 /// moved.
 fn check_extents(state: &InodeState) -> Result<()> {
     if state.inode.flags().contains(InodeFlags::EXTENTS) {

@@ -53,8 +53,8 @@ impl Filesystem {
     /// become read-only; the next opening processes their orphans.
     ///
     /// # Errors
-    /// Errors of the device; the journal then still has what is not checkpointed. The first error
-    /// of freeing the blocks of a removed file; everything is checkpointed then.
+    /// Errors of the device; the journal then still has the blocks that are not checkpointed. The
+    /// first error of freeing the blocks of a removed file; everything is checkpointed then.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

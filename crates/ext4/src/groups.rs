@@ -1,16 +1,16 @@
 //! Block groups: descriptors and bitmaps as they are on the disk, or will be with the next commit.
 //!
-//! The allocator (`extant_mballoc`) has bitmaps of its own, in which blocks are taken that no file
-//! refers to yet and blocks wait that a commit will free. Here a bit follows the references: it is
-//! set and cleared in the transaction that changes them.
+//! The allocator (`extant_mballoc`) has bitmaps of its own. In them, blocks reserved for files that
+//! do not refer to them yet and blocks that a commit will free are in use. Here a bit follows the
+//! references: it is set and cleared in the transaction that changes them.
 //!
 //! Model: a group is read when it is first needed. Its bitmaps are changed in memory and reach
 //! their blocks, with descriptor and checksums, when the transaction is frozen.
 //!
 //! Invariants:
 //! - free counts of a descriptor equal its bitmaps, once those were read;
-//! - a group is noted in the running transaction before it is changed; what it changed is marked
-//!   until the freeze.
+//! - a group is noted in the running transaction before it is changed; its changes are marked until
+//!   the freeze.
 //!
 //! Format: docs/formats/ext4.md, "Group descriptor" and "Bitmaps". Lock order: a group, then a
 //! block of the cache. The allocator's locks come before a group's: nothing here calls it while a
@@ -41,7 +41,7 @@ pub(crate) use source::Source;
 
 pub(crate) struct Groups {
     cache: Arc<BlockCache>,
-    /// As it was when the file system was opened; only for what never changes.
+    /// The superblock at opening; only for fields that never change.
     superblock: Superblock,
     groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
     /// Sums over the descriptors at the last freeze: no operation updates them.
@@ -59,7 +59,7 @@ pub(crate) struct Group {
     frozen_free: FreeSums,
     block_bitmap: Option<BitmapBytes>,
     inode_bitmap: Option<BitmapBytes>,
-    /// The block of its descriptor, held so that a freeze need not read it, and where it is there.
+    /// The block of its descriptor, held so that a freeze need not read it, and its offset in it.
     place: (Arc<Block>, usize),
     /// The running transaction, when it has changed the group, and which bitmaps.
     changed_in: Option<TransactionId>,
@@ -152,7 +152,7 @@ impl Groups {
         Ok(self.group(number)?.descriptor)
     }
 
-    /// Writes what was changed of a group into its blocks, when the transaction is frozen.
+    /// Writes the changes of a group into its blocks when the transaction is frozen.
     pub(crate) fn freeze(&self, by: &impl Changing, number: GroupNumber) {
         let cell = self.groups[number.0 as usize].get();
         let mut group = lock(cell.expect("a changed group was read"));

@@ -18,8 +18,8 @@ use crate::transaction::Transaction;
 pub(crate) use table::InodeTable;
 
 impl InodeCell {
-    /// Sets what is not set yet of its blocks, when the transaction is frozen; before the groups
-    /// are.
+    /// Sets the deferred bitmap bits of its blocks when the transaction is frozen; before the
+    /// groups are.
     ///
     /// # Errors
     /// As those of [`Groups::use_blocks`].

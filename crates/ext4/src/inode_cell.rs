@@ -50,7 +50,7 @@ pub(crate) struct LastExtent {
 #[derive(Clone, Debug)]
 pub(crate) struct DeferredBits {
     pub(crate) blocks: Range<u64>,
-    /// Where the group ends that they are in, and that has joined the transaction.
+    /// End of their group, which has joined the transaction.
     pub(crate) group_end: u64,
 }
 
@@ -78,10 +78,10 @@ pub(crate) struct InodeState {
     /// As that of its cell.
     pub(crate) number: InodeNumber,
     pub(crate) inode: Inode,
-    /// Where checksums of what belongs to it begin. It follows from the number and the generation,
+    /// Seed of the checksums of its structures. It follows from the number and the generation,
     /// which never change.
     pub(crate) seed: Option<InodeSeed>,
-    /// Where the file ends, for appends; what is changed in the tree otherwise goes through
+    /// End of the file, for appends; other changes of the tree are made through
     /// [`tree_area`](Self::tree_area).
     pub(crate) end: Option<LastExtent>,
     /// The whole slot as it was read: unknown fields, and the attributes after the fields.
@@ -90,11 +90,11 @@ pub(crate) struct InodeState {
     pub(crate) changed_in: Option<TransactionId>,
     /// The epoch with which the last change becomes durable.
     pub(crate) changed: Option<Epoch>,
-    /// The same of the last change of size or blocks: what a sync of data waits for.
+    /// The same for the last change of size or blocks: a sync of data waits for it.
     pub(crate) data_changed_in: Option<Epoch>,
     /// Its blocks that are not set in their bitmap yet.
     pub(crate) deferred: Option<DeferredBits>,
-    /// Where blocks have changed since the last commit, for a fast one.
+    /// The ranges whose blocks changed since the last commit, for a fast commit.
     pub(crate) touched: TouchedRanges,
     /// The time of the last access was changed without a transaction; it is kept with the next
     /// change, or when the last handle is closed.
@@ -103,7 +103,7 @@ pub(crate) struct InodeState {
     pub(crate) handles: u32,
 }
 
-/// Flags of inodes whose data is not what their blocks hold.
+/// Flags of inodes whose data differs from the content of their blocks.
 const FOREIGN_DATA: InodeFlags = InodeFlags::ENCRYPT.union(InodeFlags::INLINE_DATA);
 
 /// The error for flags of an inode that are not supported.
@@ -149,7 +149,7 @@ impl InodeCell {
         }
     }
 
-    /// The owner of its blocks; `make` is given what it has.
+    /// The owner of its blocks; `make` receives the old value.
     pub(crate) fn owner(&self, make: impl FnOnce() -> Owner) -> &Owner {
         self.owner.get_or_init(make)
     }
@@ -195,7 +195,7 @@ impl InodeState {
         self.changed
     }
 
-    /// Refuses what nothing may change, or what may only grow.
+    /// Refuses immutable and append-only inodes.
     pub(crate) fn check_mutable(&self) -> Result<()> {
         self.check_without(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
     }
@@ -205,8 +205,8 @@ impl InodeState {
         self.check_without(InodeFlags::IMMUTABLE)
     }
 
-    /// Refuses data at byte `offset` of what nothing may change, or before the end of what may only
-    /// grow.
+    /// Refuses data at byte `offset` of an immutable file, or before the end of an append-only
+    /// file.
     pub(crate) fn check_writable(&self, offset: u64, layout: &Layout) -> Result<()> {
         if offset < self.inode.size_bytes(layout) {
             self.check_mutable()?;
@@ -225,7 +225,7 @@ impl InodeState {
         }
     }
 
-    /// The same for changes of data, of which a sealed file takes none.
+    /// The same for changes of data; a sealed file allows none.
     pub(crate) fn check_data_mutable(&self) -> Result<()> {
         if self.inode.flags().contains(InodeFlags::VERITY) {
             return Err(Error::new(ErrorKind::Immutable)

@@ -1,4 +1,4 @@
-//! Inspection of a whole file system: what tools print without going by names.
+//! Inspection of a whole file system: for tools that print structures without names.
 //!
 //! Model: the state is that of the last commit. A file system that is open read-only shows that
 //! state, including what its journal contains; one that is open for changes is committed first, and

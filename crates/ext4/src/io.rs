@@ -28,7 +28,7 @@ pub(crate) fn read(device: &dyn Device, offset: u64, into: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// Writes `from` at `offset`; what shares blocks of the device with it stays.
+/// Writes `from` at `offset`; other bytes in the same device blocks are kept.
 pub(crate) fn write(device: &dyn Device, offset: u64, from: &[u8]) -> Result<()> {
     let unit = u64::from(device.geometry().logical_block);
     if is_whole(unit, offset, from.len()) {

@@ -33,9 +33,9 @@
 //!    values, locking, and memory that a user pins
 //! 2. `cache`, `tree`: blocks of metadata; extent trees over any store of nodes
 //! 3. `block_map`, `inode_cell`: block maps; an inode in memory
-//! 4. `commit_notes`, `directory`: what a fast commit would contain; the names of one directory,
+//! 4. `commit_notes`, `directory`: the content of the next fast commit; the names of one directory,
 //!    linear and hashed, over any store of blocks
-//! 5. `transaction`: what the running transaction has changed
+//! 5. `transaction`: the changes of the running transaction
 //! 6. `groups`: bitmaps and descriptors
 //! 7. `inode`: inode tables, and changes of inodes
 //! 8. `mapping`, `orphan_list`: the map of one inode; orphans in memory

@@ -35,7 +35,7 @@ pub(crate) fn find(
     }
 }
 
-/// Visits what is in `range` of logical blocks, cut to it, in order, until `visit` breaks.
+/// Visits the extents in `range` of logical blocks, clipped to it, in order, until `visit` breaks.
 pub(crate) fn walk<B>(
     inode: &Inode,
     cache: &BlockCache,
@@ -50,7 +50,7 @@ pub(crate) fn walk<B>(
     }
 }
 
-/// The map of an inode, to be changed in steps: what both kinds can do.
+/// The map of an inode, to be changed in steps: the operations common to both kinds.
 pub(crate) enum MapMut<'a, N> {
     Tree(TreeMut<'a, N>),
     Blocks(BlockMapMut<'a, N>),
@@ -78,8 +78,8 @@ impl<'a, N: NodesMut> MapMut<'a, N> {
     }
 
     /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the
-    /// extents, clipped to the range, that lost their references. Returns what may still hold
-    /// blocks.
+    /// extents, clipped to the range, that lost their references. Returns the remaining range,
+    /// which may still hold blocks.
     ///
     /// # Errors
     /// Those of [`TreeMut::remove_last`] and [`BlockMapMut::remove_last`]. Nothing has been removed

@@ -1,4 +1,4 @@
-//! Names: what the directories of the file system map to which inodes, and changes of that.
+//! Names: the map from names to inodes in the directories of the file system, and its changes.
 //!
 //! Model: `directory` knows the layout of one directory's blocks. This module provides these blocks
 //! from the cache and the running transaction, and the operations on names, each in one
@@ -34,14 +34,14 @@ pub(crate) use blocks::Blocks;
 pub(crate) use rename::Name;
 pub use rename::RenameMode;
 
-/// A name of a directory, as it is listed.
+/// An entry of a directory, as listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedName<'a> {
     /// The name, `.` and `..` among them.
     pub name: &'a [u8],
     /// The inode it stands for.
     pub inode: InodeNumber,
-    /// Its type, where the directory says it.
+    /// Its type, if the directory stores it.
     pub file_type: Option<FileType>,
     /// Position for continuing after it; fits 63 bits.
     pub cookie: u64,
@@ -130,7 +130,7 @@ impl FsState {
             .map_err(|error| in_directory(error, cell.number))
     }
 
-    /// Stamps a directory whose names have changed.
+    /// Sets the times of a directory after a change of its names.
     pub(crate) fn names_changed(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         let now = time::now();
         cell.change(transaction, |state| {
@@ -172,7 +172,7 @@ impl FsState {
     /// Refuses a directory that cannot count one more directory.
     fn check_room_for_subdirectory(&self, state: &InodeState) -> Result<()> {
         let features = self.layout.features();
-        // As the kernel: only what is hashed may count no more.
+        // As the kernel: only hashed directories may stop counting.
         let counts_no_more = features.ro_compat.contains(RoCompat::DIR_NLINK)
             && state.inode.flags().contains(InodeFlags::INDEX);
         if state.inode.links() >= LINKS_MAX - 1 && !counts_no_more {

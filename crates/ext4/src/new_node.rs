@@ -27,8 +27,8 @@ pub struct NewNode<'a> {
     /// The kind of the node.
     pub kind: NewKind<'a>,
     /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories
-    /// get that bit as well. In a directory with a default access control list they limit what that
-    /// list gives.
+    /// get that bit as well. In a directory with a default access control list they limit the
+    /// permissions of that list.
     pub permissions: u16,
     /// The user it belongs to.
     pub uid: u32,

@@ -51,7 +51,7 @@ impl Filesystem {
     /// An inode by its number.
     ///
     /// # Errors
-    /// `NotFound` when it is not in use; `Corrupt` when what is stored cannot be right.
+    /// `NotFound` when it is not in use; `Corrupt` if the stored inode is invalid.
     pub fn node(&self, number: InodeNumber) -> Result<Node> {
         let engine = &self.engine;
         engine
@@ -140,7 +140,7 @@ impl Engine {
         Ok(cell)
     }
 
-    /// Opens a handle on what a directory, whose operation lock is held, has an entry for.
+    /// Opens a handle on the inode of an entry; the operation lock of the directory is held.
     pub(crate) fn open_entry(
         &self,
         entry: DirectoryEntry,
@@ -189,8 +189,8 @@ impl Engine {
         }
     }
 
-    /// Makes an inode durable: what it refers to by a commit, and its data by a flush where the
-    /// commit was made before.
+    /// Makes an inode durable: its metadata by a commit, and its data by a flush if that commit was
+    /// made before.
     fn sync_inode(&self, cell: &InodeCell, mode: SyncMode) -> Result<()> {
         let changed_in = {
             let state = read(&cell.state);

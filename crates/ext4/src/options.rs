@@ -65,9 +65,9 @@ pub enum Assign {
     Off,
     /// The blocks of `fallocate`, if the device supports it; a refusal is no error.
     Try,
-    /// The blocks of `fallocate` and all metadata: a refusal or lack of space on the device is an
-    /// error of opening, or of the operation that needs the blocks, and no accepted operation fails
-    /// later for lack of space below.
+    /// The blocks of `fallocate` and all metadata: a refusal or `NoSpace` of the device is an error
+    /// of opening, or of the operation that needs the blocks, and no accepted operation fails later
+    /// because a layer below is full.
     Require,
 }
 
@@ -83,7 +83,7 @@ pub enum Reserve {
 /// How the device zeroes blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceZeroes {
-    /// With their place on the device: no later write fails for lack of space below.
+    /// With their place on the device: no later write fails because a layer below is full.
     Allocated,
     /// It may give the space back, so that an image stays sparse.
     MayUnmap,
@@ -133,7 +133,7 @@ fn supported(access: Access) -> Features {
     features.ro_compat |= RoCompat::VERITY;
     match access {
         Access::ReadOnly => features.incompat |= Incompat::INLINE_DATA | Incompat::MMP,
-        // Values in inodes of their own are read; nothing here counts who uses them.
+        // Values in inodes of their own are read; the engine does not count their users.
         Access::ReadWrite => features.incompat.remove(Incompat::EA_INODE),
     }
     features

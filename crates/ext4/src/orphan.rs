@@ -5,10 +5,11 @@
 //! list that begins in the superblock and continues through `i_dtime`. The next opening frees those
 //! without a name and truncates the others to their size.
 //!
-//! Recording an inode cannot fail, because it is part of changes that are half done by then: what a
-//! damaged orphan file does not accept goes to the list. Records on the disk are untrusted: an
-//! impossible entry, and an orphan whose blocks cannot be found, are removed on opening, and the
-//! damage is recorded in the superblock. The blocks stay in use until e2fsck frees them.
+//! Recording an inode cannot fail, because it is part of changes that are half done by then:
+//! entries that a damaged orphan file does not accept are added to the list. Records on the disk
+//! are untrusted: an impossible entry, and an orphan whose blocks cannot be found, are removed on
+//! opening, and the damage is recorded in the superblock. The blocks stay in use until e2fsck frees
+//! them.
 //!
 //! Invariant: the list in memory is the one that the next commit writes to the disk.
 //!
@@ -118,8 +119,8 @@ impl FsState {
         transaction: &Transaction<'_>,
         cell: &Arc<InodeCell>,
     ) -> Result<()> {
-        // Under the lock: who takes the last name away from now on finds it struck out, and notes
-        // it again.
+        // Under the lock: a later removal of the last name finds the entry cleared, and adds it
+        // again.
         let mut inner = lock(&self.orphans.inner);
         let has_name = read(&cell.state).inode.links() > 0;
         if has_name {
@@ -251,7 +252,7 @@ impl Engine {
                     self.fs.remove_orphan(&transaction, &cell, deletion)?;
                     damage.push(error);
                 }
-                // It is there for the next opening.
+                // It remains for the next opening.
                 Err(error) => self.fs.orphans.note_failure(&cell, &error),
                 Ok(()) => {}
             }

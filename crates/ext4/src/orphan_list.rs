@@ -1,4 +1,4 @@
-//! The orphans in memory: what the next commit writes to the disk.
+//! The orphans in memory: the state that the next commit writes to the disk.
 //!
 //! The model, the invariant and the lock order: `orphan.rs`.
 
@@ -24,9 +24,9 @@ pub(crate) struct Orphans {
 #[derive(Default)]
 pub(crate) struct OrphanRecords {
     pub(crate) file: Vec<FileBlock>,
-    /// Where checksums of the orphan file begin.
+    /// Seed of the checksums of the orphan file.
     pub(crate) seed: Option<InodeSeed>,
-    /// Where each orphan is noted.
+    /// The place of each orphan's entry.
     pub(crate) places: HashMap<InodeNumber, OrphanPlace>,
     /// The inodes of the list, the first of it at the end.
     pub(crate) list: Vec<Arc<InodeCell>>,
@@ -44,7 +44,7 @@ pub(crate) enum OrphanPlace {
 }
 
 impl Orphans {
-    /// With an orphan file, whose blocks are `blocks`, where there is one.
+    /// With an orphan file of `blocks`, if there is one.
     pub(crate) fn new(blocks: &[PhysicalBlock], seed: Option<InodeSeed>) -> Self {
         let file = blocks.iter().map(|&place| FileBlock { place, free: 0 });
         Self {

@@ -8,7 +8,7 @@ use extant_jbd2::Overlay;
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{ByteRange, LayerRange, LayerVisitor, Result};
 
-/// Reads what the journal has before what the device has, and takes no changes.
+/// Reads blocks from the journal if it has them, otherwise from the device; read-only.
 pub(crate) struct RecoveredDevice {
     device: Arc<dyn Device>,
     overlay: Overlay,
@@ -24,7 +24,7 @@ impl RecoveredDevice {
         }
     }
 
-    /// Lays the journal's blocks over what was read from the device.
+    /// Overlays the journal's blocks on the bytes read from the device.
     fn lay_over(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let size = u64::from(self.block_bytes);
         let end = offset + into.len() as u64;

@@ -37,7 +37,7 @@ pub(crate) struct FsState {
     pub(crate) has_log: bool,
     pub(crate) seed: Option<Seed>,
     pub(crate) superblock: Mutex<Superblock>,
-    /// As it was last given to the device or the journal.
+    /// Its state as last written to the device or the journal.
     pub(crate) superblock_given: Mutex<Superblock>,
     /// The block that contains it, pinned so that a freeze need not read it.
     pub(crate) superblock_block: Arc<Block>,

@@ -94,7 +94,7 @@ impl<'a> Store<'a> {
         Ok(range)
     }
 
-    /// Sets what is not set yet.
+    /// Sets the deferred bits.
     fn mark(&mut self) -> Result<()> {
         match self.deferred.take() {
             Some(deferred) => self.fs.groups.use_joined(&deferred.blocks),
@@ -202,7 +202,7 @@ impl NodesMut for Store<'_> {
             minimum: 1,
             alignment: Alignment::Any,
             limit: limit.map(|limit| AllocatorBlock(limit.0)),
-            // Nodes may take from the reserve: what they are for was allocated before.
+            // Nodes may take from the reserve: the blocks they serve were allocated before.
             flags: RequestFlags::METADATA | RequestFlags::USE_RESERVE,
             transaction: Some(allocator_id(self.transaction.id())),
         };

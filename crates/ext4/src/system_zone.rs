@@ -64,7 +64,7 @@ impl ZoneBuilder {
         }
     }
 
-    /// Adds what was made from the groups right behind these.
+    /// Adds the zones of the groups right behind these.
     pub(crate) fn append(&mut self, next: Self) {
         for (sort, more) in self.sorts.iter_mut().zip(next.sorts) {
             more.into_iter().for_each(|range| push(sort, range));

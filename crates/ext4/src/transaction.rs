@@ -144,8 +144,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Keeps what older transactions wrote to a block from being replayed: it is no metadata any
-    /// more.
+    /// Revokes a block, so that older writes to it are not replayed: it is no metadata any more.
     pub(crate) fn revoke(&self, block: PhysicalBlock) {
         if lock(&self.running.revoked).insert(block) {
             self.handle.joined(1);

@@ -46,7 +46,7 @@ use crate::system_zone::OffLimits;
 
 pub(crate) use shift::Direction;
 
-/// Where nodes are read.
+/// Read access to nodes.
 pub(crate) trait Nodes {
     /// The bytes of a block, as last changed; `judge` validates them when they come from the disk.
     ///
@@ -55,9 +55,9 @@ pub(crate) trait Nodes {
     fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>>;
 }
 
-/// Where nodes are changed, as part of one transaction.
+/// Write access to nodes, as part of one transaction.
 pub(crate) trait NodesMut: Nodes {
-    /// As [`read`](Nodes::read), of a block that may be changed: it stays at hand, so that
+    /// As [`read`](Nodes::read), of a block that may be changed: it stays pinned, so that
     /// [`change`](Self::change) cannot fail.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ pub(crate) trait NodesMut: Nodes {
     /// Takes a free block, near `goal` and below `limit`, and fills it with zeros.
     ///
     /// # Errors
-    /// `NoSpace`, or what reading a bitmap says.
+    /// `NoSpace`, or an error of reading a bitmap.
     fn create(
         &mut self,
         goal: PhysicalBlock,
@@ -90,7 +90,7 @@ pub(crate) type Validator<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 pub(crate) struct TreeFormat<'a> {
     /// The file system's geometry: blocks outside are refused.
     pub layout: &'a Layout,
-    /// Where checksums of the inode's nodes begin.
+    /// Seed of the checksums of the inode's nodes.
     pub seed: Option<InodeSeed>,
     /// Blocks that the inode cannot have, if known.
     pub off_limits: Option<OffLimits<'a>>,
@@ -134,8 +134,8 @@ pub(crate) fn step_cost(depth: u16) -> StepCost {
     let depth = u32::from(depth);
     StepCost {
         // Growing splits a node on every level, which adds one to each and one below the root.
-        // Shrinking touches the way down, joins a neighbour on every level, and may pull up what
-        // then hangs below the root alone.
+        // Shrinking touches the way down, joins a neighbour on every level, and may move the only
+        // node below the root up into it.
         touched: 3 * depth + 1,
         created: depth + 1,
     }

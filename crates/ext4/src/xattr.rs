@@ -35,7 +35,7 @@ pub(crate) use inherit::InheritedAccess;
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Blocks of metadata that giving back a block of attributes touches at most, or a reference to it.
 pub(crate) const RELEASE_CREDITS: u32 = 2 + group_credits(1);
-/// The same for taking one.
+/// The same for removing one.
 pub(crate) const TAKE_CREDITS: u32 = 1 + group_credits(1);
 
 /// The same for changing attributes, without the inode.
@@ -192,7 +192,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Writes what differs from `before`.
+    /// Writes the parts that differ from `before`.
     fn write_xattr_lists(
         &self,
         transaction: &Transaction<'_>,

@@ -169,7 +169,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Each L2 table once, with what it maps as often as it is used.
+    /// Each L2 table is counted once, its clusters once per reference to the table.
     fn count_tables(&mut self) -> Result<()> {
         let total = self.tables.nonzero();
         let mut at = 0;

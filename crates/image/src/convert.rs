@@ -1,15 +1,15 @@
 //! Copies an image into a new one, of another format, shape or preallocation.
 //!
-//! Model: the map of the source says where data is. The new image is laid out for that, its space
-//! is made in one piece, and several threads copy (`convert/copy.rs`); then come the tables, then
-//! zeros where the preallocation wants them. Holes and zeros are never read, and pieces that turn
+//! Model: the map of the source locates the data. The new image is laid out for that, its space is
+//! made in one piece, and several threads copy (`convert/copy.rs`); then come the tables, then
+//! zeros where the preallocation needs them. Holes and zeros are never read, and pieces that turn
 //! out to be zeros are not written: they are zeros in the new image already. A thin one has no
 //! clusters for them.
 //!
 //! Over a backing file the contents decide: clusters that read the same there are left out,
 //! whatever the source is made of.
 //!
-//! The new image has its name when it is complete; until then nothing is there.
+//! The new image has its name when it is complete; until then the name does not exist.
 
 mod copy;
 mod stride;
@@ -83,8 +83,8 @@ impl<'a> Conversion<'a> {
         Self::plan(source, None, image, options)
     }
 
-    /// As [`new`](Self::new), for an image with a backing file, which is `base`: what reads the
-    /// same there is not copied.
+    /// As [`new`](Self::new), for an image with a backing file, which is `base`: clusters that read
+    /// the same there are not copied.
     ///
     /// # Errors
     /// As [`new`](Self::new); `InvalidArgument` for an image without a backing file.
@@ -169,7 +169,7 @@ impl<'a> Conversion<'a> {
         match preallocation {
             Preallocation::Off => {
                 let provisioner = Provisioner::new(file, ByteRange::default(), control);
-                // A thin image takes what it has data for.
+                // A thin image allocates space for its data only.
                 provisioner.check_space(self.data_bytes())?;
                 provisioner.provision_new(&new)
             }
@@ -209,7 +209,7 @@ fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported).detail(detail)
 }
 
-/// Where `layer` may have something else than zeros, inside `disk`.
+/// The ranges of `disk` in which `layer` may hold data other than zeros.
 fn data_of(layer: &Layer, disk: ByteRange) -> Result<Vec<ByteRange>> {
     layer.check_complete()?;
     let mut data: Vec<ByteRange> = Vec::new();
@@ -300,8 +300,7 @@ pub fn convert(
     extant_hostfs::create_filled(path, &file, &filling, control)
 }
 
-/// Opens the backing file that the image at `path` will have, and keeps those out who would write
-/// to it.
+/// Opens the backing file of the future image at `path`, and locks out its writers.
 fn open_base(
     path: &Path,
     backing: &BackingFile,

@@ -68,7 +68,7 @@ pub fn create(
     })
 }
 
-/// Keeps others out of what the new file replaces.
+/// Locks the file or disk that the new image replaces.
 pub(crate) fn hold_existing(
     path: &Path,
     file: &extant_hostfs::CreateOptions,

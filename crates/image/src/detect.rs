@@ -167,7 +167,7 @@ pub fn format_of(path: &Path, contents: Option<Kind>, purpose: Purpose) -> Resul
     }
 }
 
-/// The format of contents without a name: what is not known is raw.
+/// The format of contents without a name: unknown contents are raw.
 ///
 /// # Errors
 /// `Unsupported` for foreign images and compressed files.

@@ -1,4 +1,4 @@
-//! Images as block devices: what a guest reads and writes.
+//! Images as block devices: the reads and writes of a guest.
 //!
 //! A raw image is its file. A qcow2 image is implemented here (`qcow2.rs`) and not by the crate
 //! imago, for these reasons: imago keeps an L2 table locked while the data of an allocating write
@@ -6,8 +6,8 @@
 //! reuse a freed cluster before the entry that referenced it is durably cleared; and it does not
 //! read zstd. Two implementations that write the same tables would have to exchange every change.
 //!
-//! An image whose last user was killed with outdated refcounts (lazy refcounts) is repaired before
-//! it is written.
+//! An image left with outdated refcounts by a killed user (lazy refcounts) is repaired before it is
+//! written.
 //!
 //! Referenced files (backing files, data files) are opened on request only. While a host file is
 //! open, it is locked against QEMU's programs, and theirs are respected (`../lock.rs`).
@@ -122,7 +122,7 @@ impl ImageDevice {
     }
 }
 
-/// Where an image is, and how many it is behind.
+/// Path of an image, and its depth in the backing chain.
 #[derive(Clone, Copy)]
 struct Origin<'p> {
     path: &'p Path,
@@ -172,7 +172,7 @@ fn read_header(store: &Arc<dyn Store>, mut first: Vec<u8>) -> Result<Header> {
     let bits = first.get(0x14..0x18).map_or(0, |bits| {
         u32::from_be_bytes(bits.try_into().expect("four bytes"))
     });
-    // Wrong ones are refused by the parser, from what there is.
+    // The parser refuses wrong values in the bytes read.
     if Header::is_qcow2(&first) && crate::format::Geometry::new(bits, 4).is_ok() {
         let mut cluster = vec![0; file_bytes.min(1 << bits) as usize];
         read_first(store, &mut cluster)?;

@@ -1,4 +1,4 @@
-//! Header probe: what the first bytes of a qcow2 file contain, for lists of many files.
+//! Header probe: the contents of the first bytes of a qcow2 file, for lists of many files.
 //!
 //! Nothing else is read: the result is sufficient for sizes, not for using the image.
 
@@ -15,7 +15,7 @@ const REFCOUNT_ORDER_V2: u32 = 4;
 pub struct HeaderProbe {
     /// Size of the guest's disk.
     pub virtual_bytes: u64,
-    /// Size of the file when the guest has written everything.
+    /// Size of the file with every guest cluster written.
     pub fully_allocated_bytes: u64,
 }
 

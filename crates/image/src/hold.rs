@@ -32,7 +32,7 @@ pub fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
 /// # Errors
 /// `InUse` with the known users; those of [`HostDevice::open`].
 pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
-    // Locked first: who comes later sees the lock.
+    // Locked first: later openers see the lock.
     let device = open_device(path, options)?;
     let wanted = match options.access {
         HostAccess::ReadWrite => LockAccess::Write,

@@ -17,7 +17,7 @@ use crate::lock::{LockAccess, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::referenced_file::{backing_format, beside};
 
-/// Zeros that are sent at once to what takes no other.
+/// Zeros that are sent at once to a file without a zeroing call.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
 /// An image file, open for changes.
@@ -28,7 +28,7 @@ pub struct ImageFile {
     pace: Pace,
     shared: Shared,
     is_disk: bool,
-    /// Where the guest's data is, if in another file.
+    /// The file of the guest's data, if separate.
     data_file: Option<Box<ImageFile>>,
     /// The backing file, if it may be read.
     backing: Option<Layer>,
@@ -112,7 +112,7 @@ impl ImageFile {
         Ok(self)
     }
 
-    /// How new space is written, and what is done about parts shared with other files.
+    /// How new space is written, and the treatment of extents shared with other files.
     pub fn with_pace(mut self, pace: Pace, shared: Shared) -> Self {
         (self.pace, self.shared) = (pace, shared);
         self
@@ -149,7 +149,7 @@ impl ImageFile {
     }
 
     /// # Errors
-    /// `NoSpace` with what is missing, for a disk that has less than `file_bytes`.
+    /// `NoSpace` with the missing bytes, for a block device of less than `file_bytes`.
     pub(crate) fn check_fits(&self, file_bytes: u64) -> Result<()> {
         if self.is_disk {
             check_fits(file_bytes, self.file.size()?).map_err(|error| {
@@ -175,7 +175,7 @@ impl ImageFile {
         }
     }
 
-    /// Truncates a file to `file_bytes`, or extends it again; a disk stays as it is.
+    /// Truncates a file to `file_bytes`, or extends it again; a block device keeps its size.
     pub(crate) fn truncate(&self, file_bytes: u64) -> Result<()> {
         if self.is_disk {
             Ok(())
@@ -204,8 +204,8 @@ impl ImageFile {
         })
     }
 
-    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there
-    /// stays. A disk has its space.
+    /// Allocates or writes the space of `range`, inside the file, as `preallocation` requires. Data
+    /// there stays. A disk has its space.
     pub(crate) fn make_space(
         &self,
         range: ByteRange,

@@ -125,7 +125,7 @@ pub struct BitmapInfo {
     pub name: String,
     /// Bytes of the disk that a bit stands for.
     pub granularity_bytes: u64,
-    /// It was not saved by its last user, and says nothing.
+    /// Its last user did not save it, so its content is invalid.
     pub is_in_use: bool,
     /// It is kept up to date from when the image is opened.
     pub is_auto: bool,
@@ -245,7 +245,7 @@ fn qcow2_info(qcow2: &Qcow2) -> Result<Qcow2Info> {
     })
 }
 
-/// The bitmaps in the readable part of their directory; a check finds what is wrong with it.
+/// The bitmaps in the readable part of their directory; a check reports its errors.
 fn bitmaps(qcow2: &Qcow2) -> Result<Vec<BitmapInfo>> {
     let header = &qcow2.header;
     let is_valid = header.autoclear.contains(Autoclear::BITMAPS);

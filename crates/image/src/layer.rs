@@ -29,7 +29,7 @@ pub use open::{ReferencedFiles, open_path};
 pub struct Layer {
     kind: Kind,
     virtual_bytes: u64,
-    /// Where the guest's data is, if in another file.
+    /// The file of the guest's data, if separate.
     data_file: Option<Arc<dyn SpaceFile>>,
     backing: Option<Box<Layer>>,
 }
@@ -130,7 +130,7 @@ impl Layer {
         }
     }
 
-    /// The file of the guest's data is there.
+    /// The file of the guest's data exists.
     pub(crate) fn check_data_file(&self) -> Result<()> {
         match self.header() {
             Some(header) if header.has_data_file() && self.data_file.is_none() => {

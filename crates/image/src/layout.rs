@@ -130,7 +130,7 @@ impl Layout {
         self.end() << self.geometry.cluster_bits()
     }
 
-    /// Where a cluster begins, bytes.
+    /// Offset of a cluster, bytes.
     pub(crate) fn offset(&self, cluster: u64) -> u64 {
         cluster << self.geometry.cluster_bits()
     }
@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!((layout.l1_clusters, layout.l2_tables), (1, 2));
         assert_eq!((layout.data_start, layout.end()), (6, 6 + 16_384));
-        // As qemu-img measure says.
+        // As qemu-img measure counts.
         assert_eq!(layout.file_bytes(), 1_074_135_040);
     }
 

@@ -1,8 +1,9 @@
 //! QEMU's image locks.
 //!
 //! One byte of the file stands for each permission. A user holds shared locks from byte 100 on for
-//! what it does, and from byte 200 on for what it does not permit others; then it checks that no
-//! other process holds the opposite lock. The locks belong to the open file and end with it.
+//! its permissions, and from byte 200 on for the permissions that it denies others; then it checks
+//! that no other process holds the opposite lock. The locks belong to the open file and end with
+//! it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -12,9 +13,9 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::range_lock;
 use extant_sys::wait::poll_until;
 
-/// Bytes of what is done.
+/// First byte of the permissions in use.
 const DONE: u64 = 100;
-/// Bytes of what others may not do.
+/// First byte of the permissions denied to others.
 const REFUSED: u64 = 200;
 
 /// Timeout for conflicting locks: a process that was just started holds the files of its parent for

@@ -33,8 +33,8 @@ pub struct MaterializeReport {
 /// Makes the image full; durable on return.
 ///
 /// # Errors
-/// `Unsupported` for images that cannot be full in place, `NoSpace`, `Cancelled`. The data is as
-/// before then, and running again does what is left.
+/// `Unsupported` for images that cannot be full in place, `NoSpace`, `Cancelled`. The data is
+/// unchanged then, and running again does the rest.
 pub fn materialize(
     file: &ImageFile,
     format: Format,

@@ -21,7 +21,7 @@ use crate::preallocation::Preallocation;
 pub struct Measurement {
     /// Bytes for the image with the data that it is to hold.
     pub required_bytes: u64,
-    /// Bytes for the image when the guest has written everything.
+    /// Bytes of the image with every guest cluster written.
     pub fully_allocated_bytes: u64,
 }
 
@@ -126,7 +126,7 @@ pub fn resize_bytes_max(
     let blocks = added / entries + 2;
     let counted = geometry.clusters(file_bytes) + added + blocks;
     let refcount_table = geometry.clusters((counted / entries + 1) * 8);
-    // Once for the L1 table, once for what is mapped.
+    // Once for the L1 table, once for the mapped clusters.
     let metadata = l1 + tables + 2 * (blocks + refcount_table);
     let space = match preallocation.space() {
         Space::Off => metadata,

@@ -53,7 +53,7 @@ impl NewImage {
     /// Validates the options and computes the layout.
     ///
     /// # Errors
-    /// `InvalidArgument` for contradictions, `TooLarge` for what exceeds the format.
+    /// `InvalidArgument` for contradictions, `TooLarge` for values beyond the format's limits.
     pub fn new(options: &ImageOptions) -> Result<Self> {
         Self::holding(options, &[])
     }
@@ -63,7 +63,7 @@ impl NewImage {
     pub(crate) fn holding(options: &ImageOptions, data: &[ByteRange]) -> Result<Self> {
         options.check()?;
         let preallocation = match &options.qcow2.data_file {
-            // A raw file that others read has to be what the tables say.
+            // A raw data file that others read has to match the tables.
             Some(data) if options.format == Format::Qcow2 && data.is_raw => {
                 options.preallocation.max_metadata()
             }
@@ -100,7 +100,7 @@ impl NewImage {
         }
     }
 
-    /// The first bytes of the file whose space the preallocation is about; `None`: all.
+    /// The first bytes of the file, which the preallocation covers; `None`: all.
     pub fn allocation_bytes(&self) -> Option<u64> {
         match &self.contents {
             Contents::Raw {
@@ -169,8 +169,8 @@ impl NewImage {
             .provision_new(&new)
     }
 
-    /// Writes everything but zeros into `file`, which has its size and is all zeros. Nothing is
-    /// synced.
+    /// Writes all metadata except zeros into `file`, which has its final size and is all zeros.
+    /// Nothing is synced.
     ///
     /// # Errors
     /// Those of writing, and `Cancelled`. The file is incomplete then.
@@ -178,8 +178,8 @@ impl NewImage {
         self.write_occupied(file, None, control)
     }
 
-    /// As [`write_metadata`](Self::write_metadata), without the clusters that were kept for data
-    /// and got none.
+    /// As [`write_metadata`](Self::write_metadata), without the clusters that were reserved for
+    /// data and received none.
     pub(crate) fn write_occupied(
         &self,
         file: &dyn SpaceFile,
@@ -190,14 +190,14 @@ impl NewImage {
             Contents::Raw { .. } => Ok(()),
             Contents::Qcow2(qcow2) => {
                 qcow2.write_tables(file, occupied, control)?;
-                // Last: who finds it finds all.
+                // Last: an image with a header is complete.
                 qcow2.write_header(file)
             }
         }
     }
 
-    /// As [`write_metadata`](Self::write_metadata); the header comes when all else is durable, and
-    /// is so on return.
+    /// As [`write_metadata`](Self::write_metadata); the header is written when all else is durable,
+    /// and is durable on return.
     pub(crate) fn write_in_steps(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
         if let Contents::Qcow2(qcow2) = &self.contents {
             qcow2.write_tables(file, None, control)?;

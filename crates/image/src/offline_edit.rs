@@ -5,7 +5,7 @@
 //! 1. allocate space;
 //! 2. write refcounts for it, and sync;
 //! 3. write tables that refer to it, and sync;
-//! 4. free what the tables referred to before.
+//! 4. free the clusters that the tables referred to before.
 //!
 //! The header fields for table offsets and size are in one sector and are written together.
 //!
@@ -58,8 +58,8 @@ pub(crate) struct OfflineEdit<'a> {
 
 impl<'a> OfflineEdit<'a> {
     /// # Errors
-    /// `Unsupported` for what is not changed here, `Corrupt` for an image that has to be repaired
-    /// first.
+    /// `Unsupported` for images that offline edits do not change, `Corrupt` for an image that has
+    /// to be repaired first.
     pub(crate) fn open(file: &'a ImageFile, control: Control<'_>) -> Result<Self> {
         let mut image = Qcow2::open(Arc::clone(file.file()))?;
         if image.header.incompatible.contains(Incompatible::CORRUPT) {
@@ -110,7 +110,7 @@ impl<'a> OfflineEdit<'a> {
         self.sync()
     }
 
-    /// Refuses what another size would make wrong.
+    /// Refuses images that would be invalid with another size.
     pub(crate) fn check_resizable(&self, new_bytes: u64) -> Result<()> {
         let header = &self.image.header;
         let count = header.snapshots.count;
@@ -140,7 +140,7 @@ impl<'a> OfflineEdit<'a> {
         Ok(())
     }
 
-    /// Refuses an image with corruptions, for changes that release or copy what is there.
+    /// Refuses an image with corruptions, for changes that release or copy clusters.
     ///
     /// # Errors
     /// `Corrupt`, and those of [`check`](crate::check()).

@@ -1,9 +1,9 @@
-//! qcow2 images directly on disks: how the disk is opened, and how a new image is made over
-//! whatever was there.
+//! qcow2 images directly on disks: how the device is opened, and how a new image is written over
+//! old contents.
 //!
-//! A disk keeps its size and is not zeros: what the image needs as zeros is zeroed first, and the
-//! header is written when all else is durable. Until then the disk begins with zeros, so that it is
-//! no image.
+//! A block device has a fixed size and old contents: the zeros of the image are written first, and
+//! the header when all else is durable. Until then the disk begins with zeros, so that it is no
+//! image.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) fn is_disk(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Opens a disk for changes, and keeps out who would mount it, and QEMU.
+/// Opens a block device for changes, exclusively, so that no process mounts it, and locks out QEMU.
 pub(crate) fn open_disk(path: &Path) -> Result<HostDevice> {
     let options = HostOptions {
         access: HostAccess::ReadWrite,
@@ -42,7 +42,7 @@ pub(crate) fn open_disk(path: &Path) -> Result<HostDevice> {
 }
 
 /// # Errors
-/// `NoSpace` with what is missing, for an image that takes more than the disk has.
+/// `NoSpace` with the missing bytes, for an image larger than the block device.
 pub(crate) fn check_fits(image_bytes: u64, disk_bytes: u64) -> Result<()> {
     if image_bytes <= disk_bytes {
         return Ok(());

@@ -42,7 +42,7 @@ pub struct Qcow2Options {
     pub lazy_refcounts: bool,
     /// The algorithm for clusters that other programs compress later.
     pub compression: Compression,
-    /// Where unallocated clusters are read from.
+    /// Source of unallocated clusters.
     pub backing: Option<BackingFile>,
     /// The file with the guest's data, if external.
     pub data_file: Option<DataFile>,
@@ -170,7 +170,7 @@ impl ImageOptions {
         }
     }
 
-    /// Size of the guest's disk as the image will have it: qcow2 has whole sectors of 512 bytes.
+    /// Size of the guest's disk in the image: qcow2 has whole sectors of 512 bytes.
     pub fn disk_bytes(&self) -> u64 {
         match self.format {
             Format::Raw => self.virtual_bytes,
@@ -178,10 +178,10 @@ impl ImageOptions {
         }
     }
 
-    /// Validates what needs no file.
+    /// Validates the options that need no file.
     ///
     /// # Errors
-    /// `InvalidArgument` for contradictions, `TooLarge` for what exceeds the format.
+    /// `InvalidArgument` for contradictions, `TooLarge` for values beyond the format's limits.
     pub fn check(&self) -> Result<()> {
         if i64::try_from(self.virtual_bytes).is_err() {
             return Err(Error::new(ErrorKind::TooLarge).detail(format!(

@@ -1,4 +1,4 @@
-//! The preallocation of images: what files know, and metadata without space.
+//! The preallocation of images: the modes of files, and metadata without space.
 
 use std::fmt;
 

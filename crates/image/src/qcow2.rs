@@ -26,9 +26,9 @@ pub(crate) struct Qcow2 {
 /// Neighbouring guest clusters that are mapped the same way and are contiguous in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The guest's bytes, cut at the ends of what was asked for.
+    /// The guest's bytes, clipped to the requested range.
     pub(crate) guest: ByteRange,
-    /// Where the first of them is. A compressed cluster is a run of its own, and stays whole.
+    /// Offset of the first of them. A compressed cluster is a run of its own and is not divided.
     pub(crate) mapping: Mapping,
     /// Its refcounts are one: it is overwritten in place.
     pub(crate) is_copied: bool,
@@ -90,7 +90,7 @@ impl Qcow2 {
         merge.finish()
     }
 
-    /// Fills `cluster` with what is compressed at `place`; the guest's offset of the cluster names
+    /// Decompresses the cluster at `place` into `cluster`; the guest's offset of the cluster names
     /// it in an error.
     pub(crate) fn expand(
         &self,

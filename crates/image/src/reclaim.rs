@@ -1,5 +1,5 @@
-//! Frees what an interrupted in-place change has leaked: counted clusters without references, and
-//! the end of the file beyond the last used cluster.
+//! Frees the clusters leaked by an interrupted in-place change: counted clusters without
+//! references, and the end of the file beyond the last used cluster.
 
 use std::sync::Arc;
 

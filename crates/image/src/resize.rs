@@ -1,4 +1,4 @@
-//! Makes an image larger or smaller, with a word about the space of what is new.
+//! Grows or shrinks an image, with an option for the space of the new part.
 
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SyncMode};
 use serde::Serialize;
@@ -15,7 +15,7 @@ const SECTOR_BYTES: u64 = 512;
 /// How [`resize`] works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResizeOptions {
-    /// The space of what is new; `None`: the mode that the image is in.
+    /// The space of the new part; `None`: the mode that the image is in.
     pub preallocation: Option<Preallocation>,
     /// The disk may shrink; data beyond its new end is lost.
     pub may_shrink: bool,
@@ -28,7 +28,7 @@ pub struct ResizeReport {
     pub old_bytes: u64,
     /// Size of the disk now.
     pub new_bytes: u64,
-    /// The space of what is new.
+    /// The space of the new part.
     pub preallocation: Preallocation,
 }
 
@@ -129,7 +129,7 @@ fn grow_qcow2(
     let (old, new) = (report.old_bytes, report.new_bytes);
     let header = &edit.image().header;
     let preallocation = if header.autoclear.contains(Autoclear::RAW_DATA_FILE) {
-        // A raw file that others read has to be what the tables say.
+        // A raw data file that others read has to match the tables.
         report.preallocation.max_metadata()
     } else {
         report.preallocation

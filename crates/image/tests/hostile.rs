@@ -59,7 +59,7 @@ fn word() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Asks everything that can be asked.
+/// Runs every query.
 fn ask(file: &Arc<HostFile>) -> Result<()> {
     let report = silent(|control| check(file.clone(), 10, control))?;
     assert!(report.findings.len() <= 10);
@@ -80,7 +80,7 @@ fn ask(file: &Arc<HostFile>) -> Result<()> {
     layer.info().map(drop)
 }
 
-/// Changes everything that can be changed, on a disk and in the file.
+/// Runs every change, on a block device and in the file.
 fn change(place: &NamedTempFile) {
     let disk = NamedTempFile::new().unwrap();
     let mut bytes = std::fs::read(place.path()).unwrap();

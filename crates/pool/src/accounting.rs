@@ -60,7 +60,7 @@ pub struct Space {
 /// Space requested by a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
-    /// Capacity beyond what was promised before.
+    /// Capacity beyond the capacity promised before.
     pub(crate) capacity_bytes: u64,
     /// Space that it will take.
     pub(crate) space_bytes: u64,
@@ -119,7 +119,7 @@ impl Space {
             }
             before = after;
         }
-        // Jobs come and go all the time.
+        // Jobs begin and end all the time.
         Self::count(limits, storage, &before)
     }
 
@@ -149,7 +149,7 @@ impl Space {
         }
     }
 
-    /// Counts what was there at `before`, and the volumes of now.
+    /// Counts the jobs of `before` and the present volumes.
     fn count(limits: &Limits, storage: &dyn Storage, before: &Moment) -> Result<Self> {
         let mut space = Self::default();
         let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = before
@@ -197,7 +197,7 @@ impl Space {
         };
         let left = before.files.iter().filter(is_left);
         left.for_each(|file| space.add(file.allocated_bytes, 0));
-        // Space that was freed meanwhile is among what files take, and what was taken may not be.
+        // Space freed meanwhile is counted as used by files; space taken meanwhile may be missing.
         let free_bytes = before.free_bytes.min(storage.free_bytes()?);
         space.close(free_bytes, storage.total_bytes()?, limits);
         Ok(space)

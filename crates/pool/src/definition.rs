@@ -47,7 +47,7 @@ impl PoolKind {
     }
 }
 
-/// Where in an image a pool is.
+/// Location of a pool in an image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InImage<'a> {
     /// The directory of the volumes; `None`: the root.
@@ -103,7 +103,7 @@ impl Definition {
         }
     }
 
-    /// A pool to be kept under `name`, with an identifier of its own.
+    /// A pool to be defined as `name`, with a new identifier.
     ///
     /// # Errors
     /// Where the path is relative to nothing (there is no current directory).
@@ -147,7 +147,7 @@ impl Definition {
         self.kind
     }
 
-    /// Where the volumes are: a directory, an image, or a disk.
+    /// Location of the volumes: a directory, an image, or a disk.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -203,7 +203,7 @@ fn new_identifier() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Where root's definitions are.
+/// Directory of root's definitions.
 const OF_SYSTEM: &str = "/etc/extant/pools";
 
 /// A directory of definitions, followed by that of the system.

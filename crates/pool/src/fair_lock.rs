@@ -128,8 +128,8 @@ impl FairWaiter {
         self.turnstile.is_some()
     }
 
-    /// Acquires the lock. `None` while others have it: the caller tries again soon with the same
-    /// waiter.
+    /// Acquires the lock. `None` while another process owns it: the caller tries again soon with
+    /// the same waiter.
     pub(crate) fn try_acquire(
         &mut self,
         fair: &FairLock,
@@ -158,7 +158,7 @@ impl FairWaiter {
 mod tests {
     use super::*;
 
-    /// The lock in two open files, as two processes have it, by bytes or by whole files.
+    /// The lock in two open files, as in two processes, by bytes or by whole files.
     fn twice(by_byte: bool, starved_after: Duration) -> [FairLock; 2] {
         let directory = tempfile::tempdir().unwrap();
         let open = |name: &str, byte| {

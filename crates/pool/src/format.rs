@@ -23,7 +23,7 @@ use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use crate::name::VolumeName;
 use crate::storage::{FileStat, Storage, VolumeFile};
 
-/// Where a file has its format.
+/// Location of the format of a file.
 const ATTRIBUTE: &str = "user.extant.format";
 
 /// Properties of a volume that are known without opening it as an image.
@@ -143,7 +143,7 @@ pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &Fi
     }
 }
 
-/// The format of a volume, for what depends on it.
+/// The format of a volume, for operations that depend on it.
 ///
 /// # Errors
 /// `Unsupported` where it is not known.
@@ -167,7 +167,7 @@ pub(crate) fn format_of_name(name: &VolumeName) -> Format {
 /// Stores the format of the volume `name` with its file; to be synced.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no attributes and the name says something else.
+/// `Unsupported` if the file system has no attributes and the name stands for another format.
 pub(crate) fn store_format(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
     match file.set_attribute(ATTRIBUTE, format.name().as_bytes()) {
         Err(error) if error.kind() == ErrorKind::Unsupported => check_name_implies(name, format),
@@ -175,7 +175,7 @@ pub(crate) fn store_format(file: &dyn VolumeFile, name: &VolumeName, format: For
     }
 }
 
-/// Where nothing can be kept with a file, its name has to say what it is.
+/// Without extended attributes, the name of a file must have the suffix of its format.
 fn check_name_implies(name: &VolumeName, format: Format) -> Result<()> {
     if format_of_name(name) == format {
         return Ok(());
@@ -197,7 +197,7 @@ pub(crate) struct Trust {
 /// Refuses content that is not of `format`, or names files of the host without being trusted to.
 ///
 /// # Errors
-/// `InvalidArgument`, and what the header of an image cannot be.
+/// `InvalidArgument`, also for an image header that a volume cannot have.
 pub(crate) fn check_content(file: &dyn SpaceFile, format: Format, trust: Trust) -> Result<()> {
     match format {
         Format::Raw => Ok(()),

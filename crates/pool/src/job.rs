@@ -53,7 +53,7 @@ impl FromStr for JobId {
     }
 }
 
-/// Which job goes first, and how the pool's rate is shared.
+/// The order of jobs, and their shares of the pool's rate.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -78,7 +78,7 @@ impl Priority {
         }
     }
 
-    /// Part of the rate that a job gets, beside others.
+    /// The part of the rate that a job gets while others run.
     pub(crate) fn weight(self) -> u64 {
         match self {
             Self::Low => 1,
@@ -88,10 +88,10 @@ impl Priority {
     }
 }
 
-/// How a job runs beside others.
+/// How a job runs while others run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobOptions {
-    /// Which goes first.
+    /// Position in the queue.
     pub priority: Priority,
     /// Yields to other users of the disk, and takes a share of the pool's rate.
     pub background: bool,

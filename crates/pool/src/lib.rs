@@ -15,12 +15,12 @@
 //!
 //! 1. `fair_lock`, `limits`, `name`, `state_directory`: locks between processes, values, own names
 //! 2. `storage`: the place of the volumes, on the host or in an ext4 file system
-//! 3. `foreign`, `format`, `volume_lock`: what is stored with a volume, and its lock
+//! 3. `foreign`, `format`, `volume_lock`: the attributes stored with a volume, and its lock
 //! 4. `definition`, `job`: definitions of pools, records of jobs
 //! 5. `state`: the state directory and the pool's lock
 //! 6. `accounting`, `job_rate`: space and rate, shared by the jobs
 //! 7. `work`: the environment of an operation
-//! 8. `operation`: what jobs do
+//! 8. `operation`: the operations of jobs
 //! 9. `pool`: the pool, and the jobs of this process
 
 #![forbid(unsafe_code)]

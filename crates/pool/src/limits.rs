@@ -37,7 +37,7 @@ impl Default for Limits {
     }
 }
 
-/// Capacity promised for each byte of space, in hundredths: 1.0 promises what exists.
+/// Capacity promised for each byte of space, in hundredths: 1.0 promises the existing space only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Overcommit {
@@ -61,7 +61,7 @@ impl TryFrom<f64> for Overcommit {
 
     fn try_from(ratio: f64) -> Result<Self, Error> {
         let percent = (ratio * 100.0).round();
-        // Also false for what is no number.
+        // Also false for NaN.
         if (1.0..=Self::PERCENT_MAX).contains(&percent) {
             return Ok(Self {
                 percent: percent as u32,

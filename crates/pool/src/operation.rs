@@ -1,9 +1,9 @@
 //! The operations of jobs, one module each.
 //!
-//! An operation that makes a file works in the state directory, or for a download beside the
-//! destination. It renames the file to its final name when the file is complete and durable. Before
-//! the rename, the job's status records it: if the unfinished file is gone, a later process knows
-//! that a file under the final name is the job's own.
+//! An operation that creates a file works in the state directory, a download in the directory of
+//! its destination. It renames the file to its final name when the file is complete and durable.
+//! Before the rename, the job's status records it: if the unfinished file does not exist, a later
+//! process knows that a file under the final name is the job's own.
 
 mod clone;
 mod copy;
@@ -26,7 +26,7 @@ use crate::work::Work;
 
 pub(crate) use upload::content_format;
 
-/// Does the operation of a job whose turn it is.
+/// Runs the operation of a job that has a slot.
 pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<Done> {
     let plain = |done: Result<()>| done.map(|()| Done::default());
     match &work.record.operation {
@@ -54,7 +54,7 @@ fn explain(work: &Work<'_>, error: Error) -> Error {
     }
 }
 
-/// Makes the pool what it was before a job that has not ended.
+/// Rolls an unfinished job back: restores the state of the pool before the job.
 pub(crate) fn roll_back(
     storage: &dyn Storage,
     record: &Record,

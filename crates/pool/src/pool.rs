@@ -6,7 +6,7 @@
 //! | `submission` | new and resumed jobs |
 //! | `queue`, `worker` | running a job |
 //! | `control` | jobs of other processes |
-//! | `refresh` | what dead processes have left |
+//! | `refresh` | recovery after dead processes |
 
 mod control;
 mod queue;
@@ -39,14 +39,14 @@ pub use refresh::{Interrupted, Leftovers, Refreshed};
 pub use volume::{ImageFacts, ListedVolume, VolumeInfo, VolumePlace};
 pub use worker::{Job, OnStop};
 
-/// How long the jobs of other processes are waited for, in what only one process can have open.
+/// Longest wait for jobs of other processes, in an image that only one process can have open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the checks whether they have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A longer wait is reported.
 const REPORT_WAIT_AFTER: Duration = Duration::from_secs(1);
 
-/// A pool whose directory is open, or whose image is there.
+/// A pool whose directory is open or whose image exists.
 #[derive(Debug)]
 pub struct Pool {
     definition: Definition,
@@ -91,8 +91,8 @@ impl Pool {
     /// Opens the pool of a definition, whose directory or image must exist.
     ///
     /// # Errors
-    /// `NotFound` also when the directory is there and the pool's own state is not: its file system
-    /// is not mounted.
+    /// `NotFound` also if the directory exists without the pool's state: its file system is not
+    /// mounted.
     pub fn open(definition: Definition) -> Result<Self> {
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
@@ -268,8 +268,9 @@ impl Pool {
         }
     }
 
-    /// The same for a job, which yields to others, without waiting for it; `None` while others have
-    /// it, and then `waiter` is to try again soon. The pool's lock must not be held in its calls.
+    /// The same for a job, which yields to others, without waiting for it; `None` while another
+    /// process owns it; then `waiter` has to try again soon. The pool's lock must not be held in
+    /// its calls.
     pub(crate) fn storage_of_job(
         &self,
         purpose: Purpose,
@@ -376,7 +377,7 @@ impl Pool {
         }
     }
 
-    /// Where a volume is, for messages.
+    /// Path of a volume, for messages.
     pub fn path_of(&self, name: &VolumeName) -> PathBuf {
         match &self.location {
             PoolLocation::Directory(dir) => dir.path().join(name.as_str()),
@@ -427,7 +428,7 @@ fn image_of(definition: &Definition) -> Ext4Image {
     )
 }
 
-/// The same error with the time that was waited for its cause to go.
+/// The same error with the time that was waited for its cause to disappear.
 fn after_a_wait(error: &Error, waited: Duration) -> Error {
     let text = error.to_string();
     let place = error.path().map(|path| format!("{}: ", path.display()));

@@ -1,5 +1,5 @@
-//! The state of a pool, in the directory `.extant`; for a file-system image, in `IMAGE.extant`
-//! beside it.
+//! The state of a pool, in the directory `.extant`; for a file-system image, in `IMAGE.extant` in
+//! the same directory.
 //!
 //! ```text
 //! .extant/lock          held for short steps: numbers, reservations, slots; counts acquisitions
@@ -85,7 +85,8 @@ fn times_taken(lock: &File) -> u64 {
 /// Counts an acquisition, by the owner of the lock.
 fn count_up(lock: &File) {
     let count = times_taken(lock).wrapping_add(1);
-    // If the disk is full, the count stays, and waiters give up as if the lock were not acquired.
+    // If the disk is full, the count does not change, and waiters give up as if the lock were not
+    // acquired.
     let _ = lock.write_all_at(&count.to_le_bytes(), 0);
 }
 

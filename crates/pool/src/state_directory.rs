@@ -1,4 +1,4 @@
-//! The directory of a pool's own state: its name, and who may use it.
+//! The directory of a pool's own state: its name and its permissions.
 
 use extant_hostfs::Directory;
 use extant_space::{Error, ErrorKind, Result};

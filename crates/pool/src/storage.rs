@@ -132,7 +132,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Removes a volume's name. Its space is freed when its last user closes it.
     fn remove(&self, name: &VolumeName) -> Result<()>;
 
-    /// Makes durable what was removed; its space is counted as free on return.
+    /// Makes removals durable; the space of the removed files is counted as free on return.
     fn sync(&self) -> Result<()>;
 
     /// Free space of the file system for the user of this process.
@@ -141,7 +141,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Size of the file system as in `df`.
     fn total_bytes(&self) -> Result<u64>;
 
-    /// Where the files are that are not complete; for messages.
+    /// Directory of the incomplete files; for messages.
     fn work_path(&self) -> PathBuf;
 
     /// The files that are not complete.
@@ -169,7 +169,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Gives one the name of a volume, in one step and durably.
     fn publish(&self, work: &str, volume: &VolumeName, existing: Existing) -> Result<()>;
 
-    /// Where a volume is, for messages.
+    /// Path of a volume, for messages.
     fn path_of(&self, name: &VolumeName) -> PathBuf;
 
     /// New files can share the space of `source`.
@@ -226,7 +226,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// The range reads as zeros and is written, durably; data is lost.
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()>;
 
-    /// An overwrite of what is written stays in its place.
+    /// An overwrite of written blocks stays in place.
     fn overwrites_in_place(&self) -> Result<bool>;
 
     /// The file of the host, where it is one.
@@ -241,7 +241,7 @@ pub(crate) fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
         .checked_add(and_nanoseconds)
 }
 
-/// Names that are there in every pool.
+/// Names that exist in every pool.
 fn is_own(name: &[u8]) -> bool {
     matches!(name, b".extant" | b"lost+found")
 }

@@ -62,7 +62,7 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
 /// Refuses to destroy data that is in use.
 pub(crate) fn check_not_open(file: &dyn VolumeFile) -> Result<()> {
     let mut holders = None;
-    // A process just started holds what its parent had open for a moment.
+    // A process just forked holds its parent's open files until it calls `exec`.
     let unused = poll_until(LAST_WRITES_TIMEOUT, HOLDERS_POLL_INTERVAL, || {
         holders = file.holders();
         holders.is_none().then_some(())

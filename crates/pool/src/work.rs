@@ -1,4 +1,4 @@
-//! The environment of an operation: its job, its storage, its rate, and what it reports.
+//! The environment of an operation: its job, storage, rate and progress reports.
 
 use std::num::NonZeroU64;
 
@@ -10,7 +10,7 @@ use crate::job::{MadeFile, Record, RunFile, RunStatus, Stage, Wiped};
 use crate::job_rate::JobRate;
 use crate::storage::Storage;
 
-/// The status of a job as it is to be published.
+/// The status of a job to publish.
 pub(crate) struct StatusWriter<'a> {
     run: &'a RunFile,
     statuses: Mutex<Statuses>,
@@ -19,7 +19,7 @@ pub(crate) struct StatusWriter<'a> {
 /// Locked while a status is written: an older one never replaces a newer.
 struct Statuses {
     newest: RunStatus,
-    /// As other processes see it.
+    /// The status that other processes see.
     published: Option<RunStatus>,
 }
 
@@ -111,7 +111,7 @@ impl Work<'_> {
         self.status.newest().wiped
     }
 
-    /// Records durably how far a wipe has come, for a process that resumes the job.
+    /// Records the progress of a wipe durably, for a process that resumes the job.
     pub(crate) fn set_wiped(&self, wiped: Wiped) {
         self.status.set_wiped(wiped);
     }

@@ -47,8 +47,8 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     /// Puts an extent into a hole of one leaf. One step.
     ///
     /// # Errors
-    /// `Corrupt` when the blocks are not a hole; `TooLarge` past what a map reaches; `NoSpace` when
-    /// an indirect block is needed and cannot be had. Nothing has changed then.
+    /// `Corrupt` when the blocks are not a hole; `TooLarge` beyond the reach of a map; `NoSpace`
+    /// when an indirect block is needed and cannot be had. Nothing has changed then.
     ///
     /// # Panics
     /// When the extent cannot be stored: unwritten, longer than the leaf, or past [`PHYSICAL_END`].
@@ -110,11 +110,11 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
 
     /// Makes a hole of those blocks of `range` that the last leaf with any of them holds, and
     /// removes indirect blocks without numbers on the way there. One step. `freed` gets the extents
-    /// to which nothing refers any more. Returns what may still hold blocks; nothing, where there
-    /// is nothing to be removed.
+    /// to which nothing refers any more. Returns the remaining range, which may still hold blocks;
+    /// nothing, where there is nothing to be removed.
     ///
     /// # Errors
-    /// `Corrupt`, or what the store says. Nothing has been removed then.
+    /// `Corrupt`, or an error of the store. Nothing has been removed then.
     pub(crate) fn remove_last(
         &mut self,
         range: Range<u64>,

@@ -138,7 +138,7 @@ impl File {
         done
     }
 
-    /// Fills what is a hole of `logical`, with the blocks from `physical` on for all of it.
+    /// Fills the holes of `logical` with blocks of the run from `physical` on.
     fn insert(&mut self, logical: Range<u64>, physical: u64) {
         let mut at = logical.start;
         let place = |at: u64| physical + (at - logical.start);
@@ -159,7 +159,7 @@ impl File {
         }
     }
 
-    /// Makes a hole; what is freed must be what was there.
+    /// Makes a hole; exactly the mapped blocks must be freed.
     fn remove(&mut self, range: Range<u64>) {
         let mut freed = BTreeMap::new();
         let mut rest = Some(range.clone());
@@ -214,7 +214,7 @@ impl File {
         self.map().find(LogicalBlock(logical as u32)).unwrap()
     }
 
-    /// Walks all of the file; what it says must be what was put.
+    /// Walks all of the file; it must equal the inserted mapping.
     fn compare(&self) {
         let mut at = 0;
         let mut found = BTreeMap::new();

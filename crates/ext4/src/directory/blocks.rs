@@ -5,7 +5,7 @@
 //!   since a damaged tree may lead to a node as if it were a leaf;
 //! - every change ends with the block sealed;
 //! - a block that is changed is read again: in a damaged file system it may be a part of another
-//!   structure too, and differ from what was read.
+//!   structure too, and differ from the bytes read.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok((kind(&block), block))
     }
 
-    /// A node of the tree, whose sum is right.
+    /// A node of the tree with a valid checksum.
     pub(super) fn node(&self, index: LogicalBlock, shape: IndexShape) -> Result<Arc<[u8]>> {
         self.read(index, &|block| self.judge_node(shape, block))
     }
@@ -127,7 +127,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     }
 
     /// Changes a block and seals it. An error of `change` must come before it changes anything; it
-    /// must not rely on what was read before.
+    /// must not rely on bytes read before.
     pub(super) fn change<T>(
         &mut self,
         index: LogicalBlock,

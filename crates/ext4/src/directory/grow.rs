@@ -1,11 +1,11 @@
 //! How a tree grows: planted in a full linear directory, leaves and nodes split, a level added.
 //!
-//! Model: each function here is one step. It has read everything when it begins, appends one
-//! block, fills it, makes the tree lead to it, and last takes away from the old block what
-//! moved. When nothing can be appended, nothing has changed.
+//! Model: each function here is one step. It first reads all blocks, then appends one block, fills
+//! it, makes the tree refer to it, and last removes the moved entries from the old block. If no
+//! block can be appended, nothing has changed.
 //!
-//! Where the pieces are cut is the kernel's choice: leaves in the middle by bytes, nodes by
-//! number of entries.
+//! The split points are those of the kernel: leaves in the middle by bytes, nodes by number of
+//! entries.
 
 use extant_ondisk::ext4::LogicalBlock;
 use extant_ondisk::ext4::directory::{
@@ -61,7 +61,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
             .into_iter()
             .map(|entry| (root.hash(entry.name).major, entry))
             .collect();
-        // A stable sort: names of one hash stay in their order.
+        // A stable sort: names of one hash keep their order.
         hashed.sort_by_key(|(hash, _)| *hash);
         let (hashes, entries): (Vec<_>, Vec<_>) = hashed.into_iter().unzip();
         let middle = middle(&entries, self.context.format.records_end());
@@ -178,7 +178,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     }
 }
 
-/// Where to cut a full leaf: the upper part is as near to half of `room` as can be.
+/// Split point of a full leaf: the upper part is as near to half of `room` as can be.
 ///
 /// Full means that not even the longest name is missing to more than `room`: at least three
 /// quarters of the smallest block are taken, so that neither part is empty and both have room for

@@ -28,7 +28,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         }
     }
 
-    /// The same for a name that a search has not found, without a change since.
+    /// The same for a name that a search has not found; the directory has not changed since.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), but for `AlreadyExists`.
@@ -103,7 +103,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         Ok(())
     }
 
-    /// Whether the records of a leaf, none of which has room for `name`, have it together.
+    /// Whether compacting a leaf makes room for `name`, which no single record of it has.
     fn is_scattered(&self, index: LogicalBlock, leaf: &[u8], name: &[u8]) -> Result<bool> {
         let format = &self.context.format;
         let mut needed = record_bytes(name.len());

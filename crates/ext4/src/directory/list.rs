@@ -31,7 +31,7 @@ use super::{Directory, DirectoryBlocks, DirectoryEntry, FIRST, Shape, TreeRules}
 const COOKIE_OWN: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 const COOKIE_NAMES: u64 = 3;
-/// Names that are kept at a time, whatever the tree says.
+/// Most names in memory at a time, even in a damaged tree.
 const KEPT_MAX: usize = if cfg!(test) { 50 } else { 4096 };
 
 /// Position to continue from.
@@ -43,7 +43,7 @@ pub(crate) struct After<'a> {
     pub(crate) name: Option<&'a [u8]>,
 }
 
-/// A name as it is given out.
+/// A name as returned to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed<'a> {
     /// The name, `.` and `..` among them.

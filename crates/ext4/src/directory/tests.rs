@@ -1,4 +1,5 @@
-//! Directories in memory beside a map, spoilt in every way, and those of the kernel.
+//! Directories in memory compared with a map, damaged directories, and directories written by the
+//! kernel.
 
 mod collisions;
 mod failures;

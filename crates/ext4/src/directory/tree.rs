@@ -27,7 +27,7 @@ pub(super) const HASH_MAX: u32 = HASH_END - 2;
 /// Set in the hash of an entry: names with the even hash below are in the leaf before too.
 pub(super) const CONTINUED: u32 = 1;
 
-/// The root, and what it says about the whole tree.
+/// The root, with the parameters of the whole tree.
 pub(super) struct Root {
     block: Arc<[u8]>,
     /// Levels of nodes below.

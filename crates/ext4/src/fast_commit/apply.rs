@@ -1,7 +1,7 @@
 //! The effect of each record on inodes and their blocks.
 //!
-//! The inode in a record is used except for what follows from other records: blocks and their count
-//! from ranges, links from names, and the structure of a directory from its names.
+//! The inode in a record is used except for the fields that follow from other records: blocks and
+//! their count from ranges, links from names, and the structure of a directory from its names.
 //!
 //! An inode number may have been freed and reused in between, without a record of the end of the
 //! first inode but the removal of its last name. The generation distinguishes them.
@@ -28,7 +28,7 @@ use crate::tree::{self, Mapping, Tree, TreeMut};
 
 /// Blocks that one step of a tree changes at most, with room.
 const STEP_CREDITS: u32 = 32;
-/// An inode, its number's bitmap, and what it has of an attribute block.
+/// An inode, its bitmap, and its reference to an attribute block.
 const INODE_CREDITS: u32 = 16;
 
 /// Records that are being carried out.
@@ -85,7 +85,7 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// Brings everything in order that only the last record has settled.
+    /// Finishes the state that only the last record determines.
     pub(super) fn finish(self) -> Result<()> {
         if let Some(name) = self.early.first() {
             return Err(corrupt(format!(
@@ -121,7 +121,7 @@ impl<'a> Apply<'a> {
                 raw.s_feature_ro_compat.set(flags);
             })?;
         }
-        // The rest of them goes when the file system is opened.
+        // The remaining blocks are freed when the file system is opened.
         for cell in dead {
             self.space.reserve(orphan::CREDITS)?;
             fs.add_orphan(transaction, cell);
@@ -289,7 +289,7 @@ impl<'a> Apply<'a> {
     }
 
     fn add_range(&mut self, number: InodeNumber, extent: LeafEntry) -> Result<()> {
-        // The kernel leaves records of files that are gone.
+        // The kernel leaves records of deleted files.
         let Some(cell) = self.find(number)? else {
             return Ok(());
         };
@@ -368,7 +368,7 @@ impl<'a> Apply<'a> {
         store.settle(&mut state)
     }
 
-    /// Runs one step on the tree of a file, and what the file's books need after it.
+    /// Runs one step on the tree of a file, and updates its counts.
     pub(super) fn with_tree<T, U>(
         &self,
         cell: &Arc<InodeCell>,

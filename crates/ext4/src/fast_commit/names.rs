@@ -1,8 +1,8 @@
 //! The effect of records on names.
 //!
-//! Names determine the link count of an inode. A state that a record requires already is left as it
-//! is; a record that removes a missing name, or one of another inode, has no effect: the kernel
-//! leaves such records of short-lived files.
+//! Names determine the link count of an inode. A state that already matches the record is not
+//! changed; a record that removes a missing name, or one of another inode, has no effect: the
+//! kernel leaves such records of short-lived files.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::tree::Mapping;
 /// split from the root, blocks for them and for the map of the directory.
 const NAME_CREDITS: u32 = 160;
 
-/// A name whose inode is not there yet.
+/// A name whose inode does not exist yet.
 pub(super) struct EarlyName {
     parent: InodeNumber,
     pub(super) inode: InodeNumber,
@@ -63,7 +63,7 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// Gives an inode that has just been made the names that came before it.
+    /// Adds the names recorded before their inode, which was created just now.
     pub(super) fn early_names(&mut self, number: InodeNumber) -> Result<()> {
         let (own, others) = std::mem::take(&mut self.early)
             .into_iter()

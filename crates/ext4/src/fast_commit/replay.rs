@@ -1,4 +1,4 @@
-//! Carries out what fast commits say, in one transaction.
+//! Replays fast commits in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,8 +13,8 @@ use crate::sync::lock;
 /// Bytes that are kept together, at least.
 const UNIT_BYTES: u64 = 1024;
 
-/// Reads what was written here before what the device below has, and writes nothing to that. Takes
-/// as much memory as is written.
+/// Reads return the data written here, otherwise that of the device below, which is never written.
+/// Takes as much memory as is written.
 pub(crate) struct ShadowDevice {
     below: Arc<dyn Device>,
     geometry: Geometry,

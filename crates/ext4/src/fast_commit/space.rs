@@ -1,8 +1,8 @@
 //! The blocks of the device during a replay.
 //!
 //! Model: the order of records may give a block to one file before it is taken from another. So
-//! bitmaps stay as they are until the end, and changes are kept as a balance, which must be
-//! consistent at the end, one block for one file ([`Space::settle`]).
+//! bitmaps do not change until the end, and changes are kept as a balance, which must be consistent
+//! at the end, one block for one file ([`Space::settle`]).
 //!
 //! Tree nodes and directory blocks that the replay itself needs are allocated from blocks that are
 //! free now and not given to a file by any record, whatever the order.
@@ -32,7 +32,7 @@ pub(super) struct Space<'a> {
     pub(super) fs: &'a FsState,
     pub(super) transaction: &'a Transaction<'a>,
     commits: &'a Commits,
-    /// First block, end, and what became of it.
+    /// First block, end, and the new owner.
     balance: RefCell<Vec<(u64, i64)>>,
     /// Blocks taken for nodes and directories.
     own: RefCell<BTreeSet<PhysicalBlock>>,

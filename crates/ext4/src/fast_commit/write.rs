@@ -1,4 +1,4 @@
-//! Writing fast commits: the records of what has changed since the last commit.
+//! Writing fast commits: the records of the changes since the last commit.
 //!
 //! Order, as in the kernel: names in the order of their changes, a new inode before its name; then
 //! the other inodes, each with its ranges before its fields. A range is recorded in its current
@@ -14,8 +14,8 @@
 //!   allocate these for tree nodes. So no transaction has fast commits with both.
 //! - It reads the journal's inode before the log, and writes other inodes of that block back with
 //!   old neighbours. So that block is checkpointed before it is recorded. The same holds for the
-//!   superblock after a change of its orphan list: e2fsck writes back what the records change of
-//!   it, and a checksum over the list as it was before the replay.
+//!   superblock after a change of its orphan list: e2fsck writes back the fields that the records
+//!   change, and a checksum over the list as it was before the replay.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};

@@ -62,7 +62,7 @@ impl Engine {
                 _ => state.check_mutable()?,
             }
             state.check_data_mutable()?;
-            // In the kernel's order: what no file can have, and then what this one cannot do.
+            // In the kernel's order: first the limits of every file, then those of this one.
             fs.check_size_of(MappingKind::Extents, range.end())?;
             if mode != FallocateMode::PunchHole {
                 check_extents(&state)?;
@@ -278,7 +278,7 @@ impl Engine {
         }
         let grown = size + range.len();
         fs.check_size(&read(&cell.state), grown)?;
-        // The size first: what moves must never be past the end.
+        // The size first: moved extents must never be past the end.
         let grown = Stamp {
             size_at_least: grown,
         };

@@ -2,7 +2,7 @@
 //! longer.
 //!
 //! Model: [`LastExtent`] is the last entry of a root that is a leaf, cached from the inode. It is a
-//! hint beside the tree: any other change of the tree drops it ([`InodeState::tree_area`]), and it
+//! hint next to the tree: any other change of the tree drops it ([`InodeState::tree_area`]), and it
 //! is rebuilt when an extent is inserted at the end.
 
 use extant_mballoc::{Block as AllocatorBlock, Goal};

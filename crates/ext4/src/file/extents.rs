@@ -1,4 +1,4 @@
-//! The extent map of a file, in the project's words.
+//! The extent map of a file, in the types of `extant-space`.
 
 use std::ops::ControlFlow;
 

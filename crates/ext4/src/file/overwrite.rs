@@ -1,4 +1,4 @@
-//! Overwriting in place: what changes no blocks needs no other writer to wait.
+//! Overwriting in place: writes that change no mapping exclude no other writer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

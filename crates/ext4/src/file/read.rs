@@ -28,7 +28,7 @@ impl FsState {
         self.read_data(cell, into, offset)
     }
 
-    /// The same, under whatever operation lock the caller has.
+    /// The same, under the operation lock of the caller, shared or exclusive.
     pub(crate) fn read_data(
         &self,
         cell: &InodeCell,

@@ -65,7 +65,7 @@ impl FsState {
 }
 
 impl Engine {
-    /// Makes written blocks of `range` written in the layers below too; data stays. Returns the
+    /// Makes written blocks of `range` written in the layers below too; data is kept. Returns the
     /// bytes zeroed for that.
     pub(crate) fn write_through(&self, cell: &Arc<InodeCell>, range: ByteRange) -> Result<u64> {
         self.changeable()?;

@@ -25,8 +25,8 @@ use crate::sync::{read, write};
 use crate::transaction::{INODE_CREDITS, Transaction};
 use crate::tree::Mapping;
 
-/// Extents freed in one step: each may be in two groups. Of an extent longer than a group, as with
-/// small blocks, a part is freed that is in two groups.
+/// Extents freed in one step: each may be in two groups. An extent longer than a group, possible
+/// with small blocks, is freed in parts that are in at most two groups.
 const EXTENTS_MAX: usize = 8;
 /// Directory blocks freed in one step: each is metadata, which the journal must revoke.
 const DIRECTORY_BLOCKS_MAX: u32 = 64;
@@ -56,10 +56,10 @@ impl Engine {
                     },
                 );
             });
-            // Blocks past the end that KEEP_SIZE has put there stay.
+            // Blocks past the end that KEEP_SIZE allocated are kept.
             return Ok(());
         }
-        // To the size it has: such blocks go, as in the kernel.
+        // To the size it has: such blocks are freed, as in the kernel.
         self.truncate_to(cell, size)
     }
 
@@ -155,7 +155,7 @@ impl FsState {
         let part = match last_extents(find, &range, blocks_max, group_blocks)? {
             Some(part) => part,
             None if self.depth(state)? == 0 => return Ok(None),
-            // Nodes that hold nothing, as others leave them behind, go as well.
+            // Empty nodes, which other implementations leave behind, are freed as well.
             None => range.clone(),
         };
         state.touch(transaction, part.clone());

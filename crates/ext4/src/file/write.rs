@@ -1,9 +1,9 @@
 //! Writing.
 //!
-//! A write goes piece by piece: what is written already is overwritten in place; what is unwritten
-//! or a hole gets its data first, in whole blocks with zeros around it, and then the inode says in
-//! one transaction that it is there. So a crash shows the old state of a piece or the new one,
-//! never what the blocks held before.
+//! A write is divided into pieces. Written blocks are overwritten in place. For unwritten blocks
+//! and holes the data is written first, in whole blocks padded with zeros; then one transaction
+//! maps the blocks as written. So a crash shows the old state of a piece or the new one, never the
+//! previous content of the blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) struct MapPosition {
     pub(crate) goal: Goal,
     /// Free blocks to leave around them.
     pub(crate) room: Option<FreeMargin>,
-    /// Where they have to end.
+    /// Their upper bound.
     pub(crate) limit: Option<AllocatorBlock>,
     /// Levels of the tree below its root.
     pub(crate) depth: u16,
@@ -182,8 +182,8 @@ impl Engine {
 
     /// The same if the tree gets no node for the parts of an extent: the rest of the extents around
     /// `blocks` is zeroed, so that each is converted as a whole. Writes to allocated space must not
-    /// fail for lack of space. `refused` is the error if an extent reaches past the end of the
-    /// file: nothing may be written there.
+    /// fail with `NoSpace`. `refused` is the error if an extent reaches past the end of the file:
+    /// nothing may be written there.
     fn make_extents_written(
         &self,
         cell: &Arc<InodeCell>,
@@ -279,7 +279,7 @@ fn is_stamped(inode: &Inode) -> bool {
 }
 
 impl FsState {
-    /// Looks up a block, with what is needed to fill it if it is a hole.
+    /// Looks up a block; for a hole, with the context needed to fill it.
     pub(crate) fn position(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<MapPosition> {
         self.spot_in(&read(&cell.state), logical)
     }
@@ -496,7 +496,7 @@ impl FsState {
     }
 
     /// Writes `from`, which begins at byte `at` of the file, into blocks from `first` on that hold
-    /// nothing yet: what it leaves of the first and last one becomes zeros.
+    /// nothing yet: the parts of the first and last block that it does not cover become zeros.
     pub(crate) fn write_blocks(&self, first: PhysicalBlock, from: &[u8], at: u64) -> Result<()> {
         let bytes = u64::from(self.layout.block_bytes());
         let before = (at % bytes) as usize;

@@ -1,8 +1,8 @@
 //! Opening: the superblock, journal recovery, the groups, the orphans.
 //!
-//! Order: before the journal is replayed, only what locates it is trusted: superblock, one
-//! descriptor, the journal's inode. A read-only opening reads through the journal without replaying
-//! it, and writes nothing (`recover.rs`).
+//! Order: before the journal is replayed, only the structures that locate it are trusted:
+//! superblock, one descriptor, the journal's inode. A read-only opening reads through the journal
+//! without replaying it, and writes nothing (`recover.rs`).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicBool;
@@ -49,9 +49,9 @@ impl Filesystem {
     /// read-only access seen as if it were.
     ///
     /// # Errors
-    /// `Unsupported` for what the engine does not do, naming the feature: with [`Access::ReadOnly`]
-    /// it may open; `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes
-    /// none, `InvalidArgument` for changes with [`Replay::Off`]; errors of the device.
+    /// `Unsupported` for an unsupported feature, with its name: with [`Access::ReadOnly`] it may
+    /// open; `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes none,
+    /// `InvalidArgument` for changes with [`Replay::Off`]; errors of the device.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         if options.access == Access::ReadWrite && options.replay == Replay::Off {
             return Err(Error::new(ErrorKind::InvalidArgument)
@@ -84,7 +84,7 @@ fn open_read_only(
     })
 }
 
-/// Says how a file system is read whose journal cannot be.
+/// Adds advice on reading a file system whose journal is unreadable.
 fn pass_journal(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Corrupt | ErrorKind::Unsupported => {
@@ -286,8 +286,8 @@ impl FsState {
                 reserved_blocks: superblock.reserved_blocks(),
                 reuse: match (writing, has_log) {
                     (Writing::Off, true) => Reuse::InsideTransaction,
-                    // A fast commit may refer to what is freed in the same transaction, and so may
-                    // what a power cut leaves of a transaction that has no log.
+                    // A fast commit may refer to blocks freed in the same transaction, and so may a
+                    // transaction without a log that a power cut has cut off.
                     _ => Reuse::AfterCommit,
                 },
                 ..mballoc::Options::default()
@@ -383,7 +383,7 @@ struct Table {
 }
 
 impl Table {
-    /// Adds what the descriptors right behind these say.
+    /// Adds the values of the descriptors right behind these.
     fn append(mut self, next: Self) -> Self {
         self.free.extend(next.free);
         self.sums.blocks += next.sums.blocks;

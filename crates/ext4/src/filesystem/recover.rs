@@ -16,7 +16,7 @@ use crate::options::{Options, check_features};
 use crate::recovered::RecoveredDevice;
 use crate::state::{FsState, note_on_device, read_superblock};
 
-/// Leaves the journal empty, and everything that was in it at home.
+/// Checkpoints the whole journal and leaves it empty.
 pub(super) fn recover(
     device: &Arc<dyn Device>,
     place: JournalLocation,

@@ -80,7 +80,7 @@ impl Groups {
         if self.group(number)?.descriptor.free_inodes() == 0 {
             return Ok(None);
         }
-        // Where inodes are used, the block bitmap must be there as well.
+        // A group with used inodes must have a block bitmap as well.
         let mut group = self.group_with_blocks(number)?;
         self.read_inode_bitmap(&mut group)?;
         let bitmap = group.inode_bitmap.as_ref().expect("just read");

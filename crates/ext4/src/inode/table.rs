@@ -41,7 +41,7 @@ impl InodeTable {
     /// An inode that is in use.
     ///
     /// # Errors
-    /// `NotFound` when it is not; `Corrupt` when what is stored cannot be right.
+    /// `NotFound` when it is not; `Corrupt` if the stored inode is invalid.
     pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
         self.cells.get_or_insert_with(&number, || self.read(number))
     }
@@ -82,7 +82,7 @@ impl InodeTable {
         )))
     }
 
-    /// Where an inode's slot is; its block is read.
+    /// Location of an inode's slot; its block is read.
     fn place(&self, number: InodeNumber) -> Result<SlotPlace> {
         let place = self.layout().locate_inode(number)?;
         let table = self.groups.descriptor(place.group)?.inode_table();

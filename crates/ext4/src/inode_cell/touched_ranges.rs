@@ -32,7 +32,7 @@ impl TouchedRanges {
         self.0.push(all);
     }
 
-    /// Takes them out, in order; they may meet.
+    /// Takes them out, in order; they may be adjacent.
     pub(crate) fn take(&mut self) -> SmallVec<[Range<u64>; 1]> {
         let mut ranges = std::mem::take(&mut self.0);
         ranges.sort_unstable_by_key(|range| range.start);

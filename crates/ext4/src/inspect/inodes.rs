@@ -87,7 +87,7 @@ impl FoundInode<'_> {
     }
 }
 
-/// Whether `i_block` says where blocks are.
+/// Whether `i_block` maps blocks.
 fn has_blocks(inode: &Inode) -> bool {
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return false;

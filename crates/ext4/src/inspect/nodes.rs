@@ -31,7 +31,7 @@ pub struct TreeNode {
 /// An entry of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeEntry {
-    /// A reference to a node below, whose entries come next.
+    /// A reference to a lower node; its entries follow.
     Index(IndexEntry),
     /// An extent.
     Extent(LeafEntry),
@@ -41,7 +41,7 @@ pub enum TreeEntry {
 type Visit<'v> = dyn FnMut(&TreeNode, u16, TreeEntry) -> ControlFlow<()> + 'v;
 
 impl Node {
-    /// Visits the entries of the extent tree, each reference before what is below it, until `visit`
+    /// Visits the entries of the extent tree, each reference before its subtree, until `visit`
     /// breaks. Returns the root; `None` where there is no tree.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl<'a> Blocks<'a> {
             .expect("a directory that is changed has a transaction")
     }
 
-    /// The place of a block, and the block, which stays in the cache from then on.
+    /// The place of a block, and the block, which is pinned in the cache from then on.
     fn held(&self, index: LogicalBlock) -> Option<Held> {
         let held = self.held.borrow();
         held.iter().find(|held| held.index == index).cloned()

@@ -54,7 +54,8 @@ impl Engine {
         let credits = self.insert_credits(parent)? + fs.new_inode_credits();
         let transaction = match new.kind {
             NewKind::Regular => self.begin_recorded(credits)?,
-            // Others replay these without what i_block holds, or with too few links.
+            // Other implementations replay these without the content of i_block, or with too few
+            // links.
             _ => self.begin(credits)?,
         };
         let cell = fs.make_inode(&transaction, parent, new, &inherited)?;
@@ -81,8 +82,8 @@ impl Engine {
         Ok(cell)
     }
 
-    /// Makes a file without a name, which goes with its last handle unless it is given one before.
-    /// It has a handle, which the caller must close.
+    /// Creates a file without a name. Closing its last handle deletes it unless it has a name by
+    /// then. It has a handle, which the caller must close.
     pub(crate) fn create_unnamed(
         &self,
         parent: &Arc<InodeCell>,
@@ -110,7 +111,7 @@ impl Engine {
 }
 
 impl FsState {
-    /// Refuses what this file system cannot have.
+    /// Refuses attributes that this file system cannot store.
     pub(super) fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
         let NewKind::SymbolicLink(target) = kind else {
             return Ok(());
@@ -136,7 +137,7 @@ impl FsState {
         groups::INODE_CREDITS + first_block + 2 + xattr::TAKE_CREDITS + orphan::CREDITS
     }
 
-    /// An inode without a name goes the way of one that has lost its last one.
+    /// An inode without a name becomes an orphan, like one that has lost its last name.
     pub(super) fn give_up_inode(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         cell.change(transaction, |state| state.inode.set_links(0));
         self.add_orphan(transaction, cell);
@@ -239,7 +240,7 @@ impl FsState {
         }
     }
 
-    /// Gives a new inode what belongs to its kind.
+    /// Initializes the fields of a new inode that depend on its type.
     fn fill_inode(
         &self,
         transaction: &Transaction<'_>,
@@ -267,7 +268,7 @@ impl FsState {
         }
     }
 
-    /// Writes a target that does not fit into the inode, into a block of its own.
+    /// Writes a target that does not fit into the inode into a block of its own.
     fn write_target(
         &self,
         transaction: &Transaction<'_>,

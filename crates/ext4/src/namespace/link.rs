@@ -47,7 +47,7 @@ impl Engine {
         let _uncut = read(&cell.operation);
         let credits = self.insert_credits(parent)? + 1 + orphan::CREDITS;
         let transaction = self.begin_recorded(credits)?;
-        // Counted first, so that no two names together go past the limit.
+        // Counted first, so that two names at once cannot exceed the limit.
         let before = cell.change(&transaction, |state| {
             let links = state.inode.links();
             if links < LINKS_MAX {

@@ -22,14 +22,15 @@ use crate::transaction::Transaction;
 /// Treatment of an existing new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Replace what it stood for, as `rename(2)` does.
+    /// Replace the existing inode, as `rename(2)` does.
     Replace,
     /// Refuse.
     NoReplace,
-    /// Give what it stood for the old name; it must be there.
+    /// Exchange: the existing inode gets the old name; it must be there.
     Exchange,
-    /// Replace it, and leave a whiteout under the old name: a device of characters with the number
-    /// 0, by which overlays know that a name is gone. It is a new inode of this user and group.
+    /// Replace it, and leave a whiteout under the old name: a character device with the number 0,
+    /// which overlayfs uses as the mark of a removed name. It is a new inode of this user and
+    /// group.
     Whiteout {
         /// User.
         uid: u32,
@@ -87,8 +88,8 @@ impl Engine {
         self.rename_within(from, to, mode, Some((&above_from, &above_to)))
     }
 
-    /// The same, with the operation locks of both directories; what is above them where they are
-    /// two.
+    /// The same, with the operation locks of both directories; `above` holds their ancestors if
+    /// they differ.
     fn rename_within(
         &self,
         from: Name<'_>,
@@ -140,7 +141,7 @@ impl Engine {
         moved.check_places(above)?;
         moved.check_flags()?;
         moved.check_types()?;
-        // Of what is moved, and of what is replaced or moved the other way.
+        // The moved inode, and the replaced or exchanged one.
         let mut children = Vec::new();
         if moved.source_type == FileType::Directory && above.is_some() {
             children.push(&moved.source);
@@ -214,7 +215,7 @@ impl Move<'_> {
         }
     }
 
-    /// Refuses to move what may not be changed.
+    /// Refuses to move immutable and append-only inodes.
     fn check_flags(&self) -> Result<()> {
         check_takeable(&read(&self.from.directory.state))?;
         read(&self.source.state).check_mutable()?;
@@ -245,7 +246,7 @@ impl Move<'_> {
         }
     }
 
-    /// Refuses to put a directory into itself, and to replace one that holds what is moved.
+    /// Refuses to move a directory into itself, and to replace an ancestor of the moved inode.
     fn check_places(&self, above: Option<(&Ancestors, &Ancestors)>) -> Result<()> {
         let Some((above_from, above_to)) = above else {
             let parent = self.from.directory;
@@ -280,7 +281,7 @@ impl Move<'_> {
             && self.target_type() != Some(directory)
     }
 
-    /// Notes for a fast commit what happens to names.
+    /// Records the changes of names for a fast commit.
     fn note(&self, transaction: &Transaction<'_>) {
         let (from, to, source) = (self.from, self.to, self.source.number);
         if let Some((target, _)) = &self.target {
@@ -336,7 +337,7 @@ impl FsState {
         Ok(above)
     }
 
-    /// Refuses what may not be moved or replaced.
+    /// Refuses inodes that may not be moved or replaced.
     fn check_move(&self, moved: &Move<'_>) -> Result<()> {
         match (&moved.target, moved.mode) {
             (None, _) | (Some(_), RenameMode::Exchange) => {}
@@ -368,7 +369,7 @@ impl FsState {
     ) -> Result<(), NotMoved> {
         let (from, to) = (moved.from, moved.to);
         let source = moved.source.number;
-        // Steps that can fail for lack of space come first, and have no effect then.
+        // Steps that can fail with `NoSpace` run first and have no effect if they fail.
         let first = match &moved.target {
             None => self
                 .names(transaction, to)?

@@ -97,7 +97,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Something that is no directory has one name less.
+    /// A non-directory loses one name.
     pub(super) fn lose_name(&self, transaction: &Transaction<'_>, victim: &Arc<InodeCell>) {
         let left = victim.change(transaction, |state| {
             let left = state.inode.links().saturating_sub(1);
@@ -121,7 +121,8 @@ impl FsState {
         self.add_orphan(transaction, victim);
     }
 
-    /// Refuses what is no directory, has names in it, or may not go. Its operation lock is held.
+    /// Refuses a non-directory, a directory that is not empty, and one that may not be removed. Its
+    /// operation lock is held.
     pub(super) fn check_empty(&self, victim: &Arc<InodeCell>) -> Result<()> {
         read(&victim.state).check_mutable()?;
         let directory = self.directory(victim, None)?;

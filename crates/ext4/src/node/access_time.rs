@@ -1,5 +1,5 @@
-//! The time of the last access, which reading alone does not change: who shows files to programs
-//! says when it does.
+//! The time of the last access, which reading alone does not change: the server that exposes files
+//! to programs decides when it does.
 //!
 //! Model: it is changed in memory, without a transaction, so that reading waits for no commit. The
 //! inode's next change takes it along, else the close of its last handle does; a crash before that
@@ -20,11 +20,10 @@ use crate::transaction::INODE_CREDITS;
 /// Seconds after which a relative access time moves on in any case: a day.
 const RELATIVE_SECONDS: i64 = 24 * 60 * 60;
 
-/// When a time of access moves on.
+/// Policy for updates of the access time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessTime {
-    /// When it is not after the last change, or a day old: `relatime`, what the kernel does by
-    /// default.
+    /// If it is not after the last change, or a day old: `relatime`, the kernel's default.
     Relative,
     /// With each access: `strictatime`.
     Strict,
@@ -34,8 +33,8 @@ pub enum AccessTime {
 
 impl Node {
     /// Notes that data, names or the target of a link were read, as `policy` wants it; nothing for
-    /// a file with the flag NOATIME, or where nothing is written. Cheap: it is kept with the next
-    /// change, or when the last node of this inode goes.
+    /// a file with the flag NOATIME, or where nothing is written. Cheap: it is written with the
+    /// next change, or when the last handle of this inode is dropped.
     pub fn touch_accessed(&self, policy: AccessTime) {
         if !self.engine.is_writable() {
             return;

@@ -36,7 +36,7 @@ pub struct Attributes {
     pub modified: Timestamp,
     /// When data or attributes were last changed.
     pub changed: Timestamp,
-    /// When it was made, where the inode has room for that.
+    /// Time of creation, if the inode has room for it.
     pub created: Option<Timestamp>,
     /// Its flags.
     pub flags: InodeFlags,
@@ -44,7 +44,7 @@ pub struct Attributes {
     pub generation: u32,
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChange {
     /// The lowest 12 bits of the mode.
@@ -62,7 +62,7 @@ pub struct AttributeChange {
     /// When data or attributes were last changed; without it, that is now.
     pub changed: Option<Timestamp>,
     /// The flags of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE,
-    /// APPEND; of directories DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
+    /// APPEND; of directories DIRSYNC, TOPDIR, PROJINHERIT. The others are unchanged.
     pub flags: Option<InodeFlags>,
 }
 
@@ -98,8 +98,8 @@ fn settable_flags(file_type: FileType) -> InodeFlags {
 
 impl AttributeChange {
     /// Whether an inode with `flags` permits it, by the rules of the kernel (`may_setattr`,
-    /// `ext4_ioctl_check_immutable`): nothing of an immutable inode is changed, also no other flag
-    /// while this one stays; of an append-only one the times may be set to the present, and flags.
+    /// `ext4_ioctl_check_immutable`): an immutable inode allows no change, not even of other flags
+    /// while this one is set; of an append-only one the times may be set to the present, and flags.
     /// Flags removed by the same change do not count.
     fn is_allowed(&self, flags: InodeFlags) -> bool {
         let flags = flags & USER_FLAGS;

@@ -29,7 +29,7 @@ impl Node {
     }
 
     /// Gives out the names of this directory behind `cookie` (0: all), until `visit` breaks. Names
-    /// that are there all the time are given out exactly once, whatever else changes between two
+    /// that exist during the whole listing are returned exactly once, whatever changes between two
     /// calls.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Node {
     /// Makes something new in this directory.
     ///
     /// # Errors
-    /// `AlreadyExists`; `NoSpace` for want of blocks or inodes; `TooManyLinks` for a directory too
+    /// `AlreadyExists`; `NoSpace` without a free block or inode; `TooManyLinks` for a directory too
     /// many; `Unsupported` on a file system without extents; `Immutable`, `ReadOnly`.
     pub fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
         let engine = &self.engine;
@@ -75,8 +75,8 @@ impl Node {
             .map(|cell| Node::from_open(engine, cell))
     }
 
-    /// Makes a regular file without a name, near this directory. It goes with its last node, unless
-    /// [`link`](Self::link) gives it a name before.
+    /// Makes a regular file without a name, near this directory. It is deleted with its last
+    /// handle, unless [`link`](Self::link) gives it a name before.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -96,8 +96,8 @@ impl Node {
         engine.record_corruption(engine.with_space(|| engine.link(&node.cell, &self.cell, name)))
     }
 
-    /// Takes a name away, of anything but a directory. Data goes with the last name and the last
-    /// node.
+    /// Takes a name away, of anything but a directory. Data is freed with the last name and the
+    /// last handle.
     ///
     /// # Errors
     /// `NotFound`; `IsDirectory`; `Immutable`.
@@ -115,12 +115,12 @@ impl Node {
             .record_corruption(self.engine.remove_directory(&self.cell, name))
     }
 
-    /// Gives what is called `name` here the name `to_name` in `to`.
+    /// Renames `name` of this directory to `to_name` in `to`.
     ///
     /// # Errors
     /// `NotFound`; `AlreadyExists` where replacing is not wanted; `InvalidArgument` for a directory
-    /// into itself; `IsDirectory`, `NotDirectory` and `NotEmpty` for what cannot be replaced;
-    /// `TooManyLinks`, `NoSpace`.
+    /// into itself; `IsDirectory`, `NotDirectory` and `NotEmpty` for a target that cannot be
+    /// replaced; `TooManyLinks`, `NoSpace`.
     pub fn rename(&self, name: &[u8], to: &Node, to_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = Name {
             directory: &self.cell,

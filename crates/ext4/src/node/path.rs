@@ -14,7 +14,7 @@ const FOLLOWED_MAX: u32 = 40;
 pub enum FollowLast {
     /// Follow it to its target.
     Yes,
-    /// It is what the path is about.
+    /// It is the target of the path.
     No,
 }
 

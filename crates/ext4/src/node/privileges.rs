@@ -14,8 +14,8 @@ const GROUP_EXECUTE: u16 = 0o0010;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Node {
-    /// Removes what a regular file must not keep when an unprivileged user changes its data or its
-    /// owner: the setuid bit, the setgid bit if the group may execute it, and
+    /// Removes the privileges that a regular file loses when an unprivileged user changes its data
+    /// or its owner: the setuid bit, the setgid bit if the group may execute it, and
     /// `security.capability`. Cheap if there is none of them.
     ///
     /// # Errors

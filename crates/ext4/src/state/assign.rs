@@ -1,10 +1,10 @@
 //! Assigning blocks on the device, according to the options, and discarding unused ones.
 //!
-//! With [`Assign::Require`] no accepted operation fails later for lack of space below. The existing
-//! metadata is assigned as a whole on opening: superblocks, descriptors, bitmaps, inode tables,
-//! journal. Later metadata (tree nodes, blocks of directories and attributes) is assigned before
-//! anything refers to it: the operation that needs it fails for lack of space. Other such blocks
-//! were written before, so they have space.
+//! With [`Assign::Require`] no accepted operation fails later because a layer below is full. The
+//! existing metadata is assigned as a whole on opening: superblocks, descriptors, bitmaps, inode
+//! tables, journal. Later metadata (tree nodes, blocks of directories and attributes) is assigned
+//! before anything refers to it: the operation that needs it fails with `NoSpace`. Other such
+//! blocks were written before, so they have space.
 
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ impl FsState {
         self.assigned.forget(blocks);
     }
 
-    /// Gives what is the file system's own from the start its place, where that is required.
+    /// Assigns the fixed metadata of the file system, if required.
     ///
     /// # Errors
     /// As [`assign`](Self::assign).

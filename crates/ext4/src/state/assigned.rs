@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn range() -> impl Strategy<Value = Range<u64>> {
-        // Few places, so that ranges meet.
+        // Few places, so that ranges overlap.
         let start = prop_oneof![0..300u64, 102_300..102_600u64, BLOCKS - 300..BLOCKS];
         (start, 1..300u64).prop_map(|(start, count)| start..(start + count).min(BLOCKS))
     }

@@ -14,7 +14,7 @@ use crate::options::Discard;
 use crate::sync::lock;
 use crate::transaction::TransactionId;
 
-/// Collects what the freeze itself changes.
+/// Collects the blocks that the freeze itself changes.
 struct Freezing {
     id: TransactionId,
     blocks: RefCell<Vec<Arc<Block>>>,
@@ -74,7 +74,7 @@ impl Client for FsState {
         lock(&self.frozen).retain(|(id, _)| *id != transaction);
         let freed = self.allocator.committed(allocator_id(transaction));
         if self.options.discard == Discard::OnCommit {
-            // A hint: the blocks are free whatever the device says.
+            // A hint: the blocks are free even if the device refuses the discard.
             let _ = self.discard(freed.ranges());
         }
     }
@@ -91,10 +91,10 @@ fn add<'a>(frozen: &mut Frozen, blocks: impl IntoIterator<Item = &'a Arc<Block>>
 }
 
 /// Adds the blocks in the order in which they are written without a log. After a cut at any point,
-/// unchanged data is still reachable: a node is written before what refers to it, and what a split
-/// has moved into a new node is removed from the old one last. Blocks and inodes are in use before
-/// anything refers to them: e2fsck searches inodes only up to the bound in the descriptor. Freed
-/// blocks are reused by the next transaction at the earliest.
+/// unchanged data is still reachable: a node is written before references to it, and a split
+/// removes moved entries from the old node last. Blocks and inodes are in use before anything
+/// refers to them: e2fsck searches inodes only up to the bound in the descriptor. Freed blocks are
+/// reused by the next transaction at the earliest.
 ///
 /// `blocks` are nodes, directories and attributes, from `inodes.start` on blocks of inode tables,
 /// from `inodes.end` on groups and the superblock.

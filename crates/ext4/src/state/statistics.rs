@@ -16,7 +16,7 @@ pub struct Statistics {
     pub blocks: u64,
     /// Blocks that no file has.
     pub free_blocks: u64,
-    /// Of these, those that are not kept for root.
+    /// Those of them that are not reserved for root.
     pub available_blocks: u64,
     /// Free blocks that are reserved for growing files, until these are closed or the space is
     /// needed.
@@ -56,7 +56,7 @@ impl FsState {
         }
     }
 
-    /// Blocks of metadata that are there from the start, and of the journal.
+    /// Blocks of fixed metadata and of the journal.
     fn overhead(&self) -> u64 {
         *self.overhead.get_or_init(|| {
             let layout = &self.layout;

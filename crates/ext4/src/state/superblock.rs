@@ -28,8 +28,8 @@ impl FsState {
     /// Puts the superblock into its block, where it has changed. The counts are brought up to date
     /// when it is closed, as in the kernel: until then the descriptors know better.
     ///
-    /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over
-    /// what was there before it replayed the log: the fewer superblocks are in the log, the better.
+    /// e2fsck 1.47.0, when it replays fast commits, writes back the changed fields with a checksum
+    /// over the superblock before the replay: the fewer superblocks are in the log, the better.
     pub(crate) fn freeze_superblock(&self, by: &impl Changing) {
         let Some(mut superblock) = self.changed_superblock() else {
             return;
@@ -67,7 +67,7 @@ impl FsState {
         self.write_superblock()
     }
 
-    /// Says that everything is home, after the last commit and the last checkpoint.
+    /// Marks the file system clean, after the last commit and the last checkpoint.
     pub(crate) fn mark_clean(&self) -> Result<()> {
         let free = self.groups.frozen_free();
         let now = time::now();
@@ -126,7 +126,7 @@ impl FsState {
         // Also after a panic of a thread that held the lock, which is recorded as an error.
         let mut superblock = lock_poisoned(&self.superblock);
         superblock.record_error(&recorded(error));
-        // The device may be what failed.
+        // The device itself may have failed.
         let _ = note_on_device(&*self.device, error);
     }
 
@@ -151,8 +151,8 @@ impl FsState {
     }
 }
 
-/// Notes an error in the superblock as it is on the device: what the running transaction has
-/// changed of it must not be there before the rest of that.
+/// Notes an error in the superblock as it is on the device: changes of the running transaction must
+/// not reach the device before the rest of that transaction.
 pub(crate) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
     let before = read_superblock(device)?;
     let mut superblock = before.clone();

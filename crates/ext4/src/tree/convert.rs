@@ -1,5 +1,5 @@
-//! Changing what extents hold: unwritten blocks become written when data reaches them, and written
-//! ones unwritten when they are to read as zeros.
+//! Conversion of extents: unwritten blocks become written when data reaches them, and written ones
+//! unwritten when they are to read as zeros.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
     /// may still have to be converted.
     ///
     /// # Errors
-    /// `NoSpace` when a node is needed for the parts of an extent; `Corrupt`, or what the store
-    /// says. Nothing has changed then.
+    /// `NoSpace` when a node is needed for the parts of an extent; `Corrupt`, or an error of the
+    /// store. Nothing has changed then.
     pub(crate) fn convert_next(
         &mut self,
         range: Range<u64>,

@@ -97,7 +97,7 @@ impl<'a, N: Nodes> Tree<'a, N> {
     }
 }
 
-/// Where a block is in a leaf.
+/// Position of a block in a leaf.
 pub(super) struct Beside {
     logical: LogicalBlock,
     /// The index of the first extent after the block.

@@ -1,6 +1,6 @@
 //! The path from the root to a leaf.
 //!
-//! Invariant: every node on it was validated by the store, and is where its parent says. Its
+//! Invariant: every node on it was validated by the store, and is at the address in its parent. Its
 //! entries are checked one by one as they are used ([`Level::extent`], [`Level::reference`]): the
 //! absence of panics must not depend on a block being used for one purpose only.
 

@@ -52,8 +52,8 @@ impl Pieces {
         &self.0
     }
 
-    /// The pieces without those at both ends that stand there already, and what of `old`, the
-    /// extents from `start` on, the others replace.
+    /// The pieces without those at both ends that exist already, and the part of `old`, the extents
+    /// from `start` on, that the other pieces replace.
     pub(super) fn against(&self, old: &[LeafEntry], start: usize) -> (Range<usize>, &[LeafEntry]) {
         let new = &self.0[..];
         let common = new.len().min(old.len());

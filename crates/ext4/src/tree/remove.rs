@@ -13,7 +13,7 @@ use super::{NodesMut, TreeMut};
 impl<N: NodesMut> TreeMut<'_, N> {
     /// Makes a hole of those blocks of `range` that its last leaf holds, of which there may be
     /// none. One step. `freed` gets the extents, clipped to the range, that lost their references.
-    /// Returns what may still hold blocks.
+    /// Returns the remaining range, which may still hold blocks.
     ///
     /// # Errors
     /// `NoSpace` if the range is inside one extent, whose two ends then need a node; `Corrupt`;
@@ -33,8 +33,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         let affected = leaf.extents_in(&range, self.format)?;
         let begins = leaf.place.logical.start;
         let mut removed: SmallVec<[LeafEntry; 4]> = SmallVec::new();
-        // Extents that are in order, which is what it insists on, leave at most one more than there
-        // were.
+        // It requires extents in order; these leave at most one extent more than before.
         let mut stays = Pieces::default();
         for index in affected.clone() {
             let extent = leaf.extent(index, self.format)?;

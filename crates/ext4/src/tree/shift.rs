@@ -15,7 +15,7 @@ use super::path::{Path, last_logical};
 use super::pieces::{Pieces, clip};
 use super::{Mapping, NodesMut, TreeMut};
 
-/// Where extents go.
+/// Direction of the shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To lower blocks: collapse.
@@ -68,10 +68,11 @@ impl<N: NodesMut> TreeMut<'_, N> {
         }))
     }
 
-    /// Moves what one leaf holds. One step. Returns what is still to be moved.
+    /// Moves the extents of one leaf. One step. Returns the remaining range.
     ///
     /// # Errors
-    /// `Corrupt`, or what the store says. Nothing has changed then, and the step can be made again.
+    /// `Corrupt`, or an error of the store. Nothing has changed then, and the step can be made
+    /// again.
     pub(crate) fn shift_next(&mut self, shift: &Shift) -> Result<Option<Shift>> {
         let rest = shift.rest.clone();
         let at = match shift.direction {
@@ -136,7 +137,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         }
     }
 
-    /// Where the hole of `by` blocks before `from` begins.
+    /// Start of the hole of `by` blocks before `from`.
     fn check_hole(&self, from: u64, by: u64) -> Result<u64> {
         let refused = |detail: String| Error::new(ErrorKind::InvalidArgument).detail(detail);
         let start = from

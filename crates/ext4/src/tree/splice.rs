@@ -35,7 +35,7 @@ enum Outcome {
     Same,
     /// It begins elsewhere.
     Begins(LogicalBlock),
-    /// It begins there, and what it had no room for is in a node on its right.
+    /// It begins there, and the entries without room in it are in a node on its right.
     Split(LogicalBlock, IndexEntry),
     /// It is empty.
     Gone,
@@ -44,8 +44,8 @@ enum Outcome {
 type Blocks = SmallVec<[PhysicalBlock; 6]>;
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// The way to the leaf for `logical`, on which everything may be changed, from `root`, a copy
-    /// of the root.
+    /// The path from `root`, a copy of the root, to the leaf for `logical`; every node on it may be
+    /// changed.
     pub(super) fn descend<'r>(
         &mut self,
         root: &'r [u8; ROOT_BYTES],
@@ -232,7 +232,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         });
     }
 
-    /// Changes a node as it was when it was read, and lets go of the bytes first, so that the
+    /// Changes a node that is the same as when it was read. Drops its bytes first, so that the
     /// store need not copy them.
     pub(super) fn change(
         &mut self,

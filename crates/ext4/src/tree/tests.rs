@@ -89,8 +89,7 @@ impl File {
         TreeMut::new(&mut self.root, &mut self.memory, format)
     }
 
-    /// Makes one step; what it touched must not be more than it may, and an error must leave all as
-    /// it was.
+    /// Makes one step; it must not touch more nodes than allowed, and an error must change nothing.
     fn step<T>(&mut self, step: impl FnOnce(&mut TreeMut<'_, Memory>) -> Result<T>) -> Result<T> {
         let before = (self.root, self.memory.contents());
         let cost = step_cost(self.depth());

@@ -1,9 +1,9 @@
-//! Keeping the tree small where extents went away.
+//! Keeping the tree small after extents were removed.
 //!
 //! Two neighbours of which one is at most a quarter full become one when both together fill at most
 //! half a node, so that it does not have to be split again at once. A root with a single child is
-//! replaced by it, if it fits. Both are worth doing and not needed: what cannot be read for them is
-//! left alone, and the error comes up when the node is needed.
+//! replaced by it, if it fits. Both are worth doing and not needed: a node that cannot be read for
+//! them is skipped, and the error is returned when the node is needed.
 
 use extant_ondisk::ext4::extent::{ExtentNodeMut, IndexEntry, LeafEntry};
 use extant_ondisk::ext4::{Compat, LogicalBlock};

@@ -54,7 +54,7 @@ pub(super) fn access_name() -> XattrName<'static> {
     }
 }
 
-/// The name of the list that what is made in a directory begins with.
+/// The name of the list that new inodes in a directory inherit.
 pub(super) fn default_name() -> XattrName<'static> {
     XattrName {
         index: NameIndex(DEFAULT),
@@ -167,7 +167,7 @@ impl Acl {
         stored
     }
 
-    /// Makes it say what the lowest 9 bits of the mode say: the reverse of
+    /// Sets its permissions from the lowest 9 bits of the mode: the reverse of
     /// [`permissions`](Self::permissions).
     pub(super) fn set_permissions(&mut self, permissions: u16) {
         let has_mask = self.entries.iter().any(|entry| entry.tag == MASK);

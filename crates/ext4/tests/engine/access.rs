@@ -125,7 +125,7 @@ fn new_files_lose_the_umask_or_inherit_the_default_list() {
     assert_eq!(permissions(&pipe), 0o620);
     let link = make(&above, "link", &of(link, 0o777, 0o777));
     assert!(link.xattr_names().unwrap().is_empty());
-    // One that says no more than the mode does is not kept.
+    // An access control list equivalent to the mode is not stored.
     let minimal = list(&[(1, 7, NOBODY), (4, 5, NOBODY), (32, 4, NOBODY)]);
     let other = mkdir(&root, "other");
     other.set_xattr(DEFAULT, &minimal, XattrMode::Set).unwrap();
@@ -136,7 +136,7 @@ fn new_files_lose_the_umask_or_inherit_the_default_list() {
     fs.close().unwrap();
     image.assert_clean();
 
-    // The kernel makes the same beside them.
+    // The kernel creates the same next to them.
     let work = Workdir::new();
     let path = work.path().join("image");
     fs::write(&path, image.bytes()).unwrap();
@@ -253,7 +253,7 @@ fn append_only_file_grows_at_its_end_and_does_nothing_else() {
     let file = node.file().unwrap();
     file.write_at(&[1; 8192], 0).unwrap();
     set_flags(&node, InodeFlags::APPEND);
-    // In whole blocks of what is written, and not.
+    // In whole blocks, written and unwritten.
     assert_refused(file.write_at(&[2; 4096], 0));
     assert_refused(file.write_at(&[2; 10], 5));
     assert_refused(file.write_at(&[2; 10], 8191));

@@ -1,5 +1,5 @@
-//! Attributes of inodes, and extended ones; the kernel reads what was written here, and the other
-//! way round.
+//! Attributes of inodes, and extended ones; the kernel reads attributes written here, and the
+//! reverse.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -58,7 +58,7 @@ fn file_that_gets_its_first_name_while_it_is_cut_keeps_no_blocks_after_a_crash()
         }
         root.link(b"named", &node).unwrap();
         fs.sync().unwrap();
-        // As a crash now would leave it.
+        // The state after a crash now.
         let left = Arc::new(image.device.snapshot());
         let again = Filesystem::open(left, Options::default()).unwrap();
         let found = again.root().unwrap().lookup(b"named").unwrap();

@@ -44,7 +44,7 @@ fn data_and_every_mode_of_fallocate_survive_in_every_format() {
     }
 }
 
-/// Does what the format has: a block map can only be punched.
+/// Runs the operations that the format supports: a block map can only be punched.
 #[track_caller]
 fn assert_allocated(file: &File, format: &str, mode: FallocateMode, range: ByteRange) {
     let done = file.fallocate(mode, range);

@@ -1,4 +1,4 @@
-//! Block maps, as ext2 and ext3 have them: every change of blocks, and what older kernels leave.
+//! Block maps, as ext2 and ext3 have them: every change of blocks, and maps left by older kernels.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use extant_testkit::{mke2fs, require, requires};
 use crate::image::{Image, create, mkdir};
 
 const KIB: u64 = 1024;
-/// Where double and triple indirect blocks begin, in files with blocks of 1 KiB.
+/// First block under the double and triple indirect blocks, in files with blocks of 1 KiB.
 const DOUBLE: u64 = (12 + 256) * KIB;
 const TRIPLE: u64 = (12 + 256 + 65_536) * KIB;
 
@@ -66,7 +66,7 @@ fn old_directory_with_a_block_map_grows_and_shrinks() {
         let filesystem = image.open();
         let root = filesystem.root().unwrap();
         let old = root.lookup(b"old").unwrap();
-        // Past what the direct numbers reach.
+        // Beyond the direct block numbers.
         let names = |number| format!("{number} {}", "a long name ".repeat(15));
         for number in 0..100 {
             create(&old, &names(number));

@@ -38,7 +38,7 @@ fn features_that_are_not_offered_are_refused_by_name() {
         let text = error.to_string();
         let is_named = name.split(", ").all(|name| text.contains(name));
         assert!(is_named && text.contains("read-only"), "{text}");
-        // Where bigalloc is only about what is free, it is the format's choice.
+        // bigalloc differs in free-space accounting only; the format decides.
         if name != "bigalloc" {
             let fs = open(&image, READ_ONLY).unwrap();
             fs.root().unwrap().lookup(b"lost+found").unwrap();
@@ -145,7 +145,7 @@ fn read_only_file_system_is_read_and_stays_as_it_is() {
         .write_at(b"data", 0)
         .unwrap();
     fs.sync().unwrap();
-    // As a crash leaves it: what was synced is in the journal alone.
+    // The state after a crash: synced data is only in the journal.
     let crashed = Image {
         device: Arc::new(image.device.snapshot()),
     };
@@ -311,7 +311,7 @@ fn shut_down_file_system_is_left_as_a_crash_would() {
 
 const NO_JOURNAL: &str = "-t ext4 -b 1024 -O ^has_journal";
 
-/// Whether `s_state` says that the file system was closed cleanly.
+/// Whether `s_state` marks the file system as closed cleanly.
 fn is_valid(image: &Image) -> bool {
     image.bytes()[1024 + 0x3A] & 1 == 1
 }
@@ -387,7 +387,7 @@ fn inode_number_without_a_journal_is_used_again_when_its_removal_is_durable() {
     assert_ne!(create(&root, "b").number(), number, "in one transaction");
     fs.sync().unwrap();
     assert_eq!(create(&root, "c").number(), number);
-    // Where all others are in use it is waited for.
+    // If all others are in use, the opener waits for it.
     let full = (0..).find_map(|name| {
         let new = crate::image::new(extant_ext4::NewKind::Regular);
         root.create(format!("{name}").as_bytes(), &new).err()

@@ -1,4 +1,4 @@
-//! Space: what is free, what is reserved, what the device receives.
+//! Space: free blocks, reservations, and calls to the device.
 
 use std::sync::Arc;
 
@@ -261,7 +261,7 @@ fn device_is_asked_again_for_a_place_only_after_a_discard() {
 fn fallocate_says_when_the_device_has_no_space_where_that_is_required() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let full = Image::new("-t ext4", 64);
-    // The same image on a device that has room for little more than what it holds.
+    // The same image on a device with room for little more than the used blocks.
     let limited = || {
         let options = extant_blockdev::MemoryOptions {
             capacity: Some(12 * MIB),

@@ -24,7 +24,7 @@ fn trim(filesystem: &Filesystem, range: ByteRange, run_bytes_min: u64) -> Result
     filesystem.trim(range, run_bytes_min, &CancelToken::new())
 }
 
-/// No commit comes by itself.
+/// No commit starts by itself.
 fn patient() -> Options {
     Options {
         commit_interval: Duration::from_secs(3600),
@@ -33,7 +33,7 @@ fn patient() -> Options {
     }
 }
 
-/// Fills what is free with ones: what is discarded later is seen.
+/// Fills the free blocks with ones, so that later discards are visible.
 fn dirty(filesystem: &Filesystem) {
     let node = create(&filesystem.root().unwrap(), "ones");
     let file = node.file().unwrap();
@@ -248,7 +248,7 @@ fn files_that_fill_the_disk_while_it_is_trimmed_get_all_of_it_and_keep_their_dat
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new("-t ext4 -b 4096", 16);
     let filesystem = image.open_with(patient());
-    // Of what is on its way to the device or back, a count may see neither.
+    // A count may miss blocks in flight to the device or back.
     let free = filesystem.statistics().free_blocks;
     let done = AtomicBool::new(false);
     let trimmed = thread::scope(|scope| {

@@ -25,7 +25,7 @@ fn open(path: &Path) -> File {
         .unwrap()
 }
 
-/// Changes a file and syncs it, and with it all that was done before.
+/// Changes a file and syncs it, together with all earlier changes.
 fn sync(anchor: &File) {
     let size = anchor.metadata().unwrap().len();
     anchor.write_all_at(b".", size).unwrap();
@@ -53,7 +53,8 @@ fn left_by(prepare: impl Fn(&Path), scenario: impl Fn(&Path)) -> (Snapshot, Tree
     (image, host_tree(scratch.path()))
 }
 
-/// Replays what a scenario left by ourselves, and by those of the others who get it right.
+/// Replays the image of a scenario with the engine, and with the other implementations that handle
+/// it correctly.
 fn compare(prepare: impl Fn(&Path), scenario: impl Fn(&Path), others: &[Other]) {
     let (image, truth) = left_by(prepare, scenario);
     let ours = image.ours();
@@ -178,7 +179,7 @@ fn directories_are_replayed() {
     );
 }
 
-/// Linux 6.18 does not mount what it left here.
+/// Linux 6.18 does not mount the image that it wrote here.
 #[test]
 fn unlinked_open_file_is_gone_after_replay() {
     require!(Filesystem::Ext4FastCommit.requirement());

@@ -1,5 +1,4 @@
-//! Fast commits that we write: what they leave is replayed by the kernel, by e2fsck and by us to
-//! what was synced.
+//! Fast commits that we write: the kernel, e2fsck and the engine replay them to the synced state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ const FORMATS: [&str; 3] = [
     "-t ext4 -O fast_commit,^metadata_csum,^64bit,^orphan_file -b 2048 -J size=8",
 ];
 
-/// A file system that is open, and what the power would leave of it now.
+/// An open file system, and its image after a power cut now.
 struct Open {
     device: Arc<MemoryDevice>,
     fs: Filesystem,
@@ -54,7 +53,7 @@ impl Open {
         self.root().create(name.as_bytes(), &new).unwrap()
     }
 
-    /// The device after a sync, which must have been a fast commit, and what is to be seen then.
+    /// The device after a sync, which must have been a fast commit, and the expected visible state.
     #[track_caller]
     fn left(&self, before: u32) -> (Snapshot, Tree) {
         assert_eq!(self.full_commits(), before, "it was committed in full");

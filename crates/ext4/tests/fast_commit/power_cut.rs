@@ -1,8 +1,8 @@
-//! The power is cut at every write of a life in which files are changed and synced: what was synced
-//! is there.
+//! The power is cut at every write of a life in which files are changed and synced: synced data is
+//! present.
 //!
 //! A sync of one file makes durable all that was done before, by a fast commit or a full one. So
-//! after a cut every path that nothing has touched since the last sync is what it was then.
+//! after a cut every path not changed since the last sync has its synced state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn live(seed: u64, batches: usize) -> Life {
     let journal = journal_place(&device);
     let disk = Arc::new(CrashDevice::new(in_blocks_of(1024, &device)));
     let options = Options {
-        // The seed decides what is committed when.
+        // The seed decides the times of the commits.
         commit_interval: Duration::from_secs(10_000),
         ..Options::default()
     };
@@ -61,7 +61,7 @@ fn live(seed: u64, batches: usize) -> Life {
             last = act(&mut random, &root, name, other).or(last);
         }
         let Some(file) = last else { continue };
-        // Of a file that has not changed a sync has nothing to do.
+        // A sync of an unchanged file has no effect.
         let data = file.file().unwrap();
         data.resize(data.size().unwrap() + 1).unwrap();
         match random.u8(..8) {

@@ -1,4 +1,4 @@
-//! Records made one by one: what they do, what is refused, and that a crash during replay changes
+//! Records made one by one: their effect, refused records, and crashes during replay, which change
 //! nothing.
 
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn everything() -> Made {
             name: b"inner",
         },
     ]);
-    // Blocks move to another file before they leave the first, and from one that is gone.
+    // Blocks move to another file before they leave the first one, and from a deleted file.
     made.commit(&[
         name(Unlink, two, b"two"),
         remove(one, 2, 3),

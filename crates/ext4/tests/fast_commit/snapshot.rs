@@ -1,4 +1,4 @@
-//! An image as a crash leaves it, and what becomes of it in different hands.
+//! An image after a crash, and its state after recovery by different implementations.
 
 use std::fs;
 use std::path::Path;

@@ -22,7 +22,7 @@ pub struct Seen {
     pub size: u64,
     /// Of a file its bytes, of a symbolic link its target.
     pub content: Vec<u8>,
-    /// Start and end of what is no hole, and its state.
+    /// Start, end and state of an extent that is no hole.
     pub extents: Vec<(u64, u64, ExtentState)>,
 }
 

@@ -1,5 +1,5 @@
-//! Blocks of attributes that several inodes share: the kernel makes them, the engine changes what
-//! is in them.
+//! Blocks of attributes that several inodes share: the kernel creates them, the engine changes
+//! their content.
 
 use extant_ext4::XattrMode;
 use extant_testkit::require;

@@ -1,4 +1,4 @@
-//! `fallocate` at every kind of edge: the engine does what the kernel does.
+//! `fallocate` at every kind of edge: the engine behaves like the kernel.
 
 use extant_space::{ByteRange, FallocateMode};
 use extant_testkit::require;
@@ -160,8 +160,8 @@ fn size(block: u64) -> u64 {
 }
 
 /// The range that the kernel punches. It uses pages at the end of the file: blocks after the last
-/// page stay allocated, also when they are in the range, and blocks on it are freed, also when they
-/// are not. Here the range becomes a hole, and nothing else.
+/// page stay allocated even inside the range, and blocks on it are freed even outside the range.
+/// Here the range becomes a hole, and nothing else.
 fn punched_by_kernel(range: ByteRange, size: u64) -> Option<ByteRange> {
     let is_refused = range.is_empty() || range.end() > 1 << 40;
     match () {

@@ -1,5 +1,5 @@
-//! The engine and the kernel on the same file systems: the same steps, each after the other on one
-//! image, and what the one leaves behind in a crash read by the other.
+//! The engine and the kernel on the same file systems: the same steps, alternating on one image;
+//! after a crash of one, the other reads the image.
 //!
 //! The reference and the steps are those of the model test.
 

@@ -35,7 +35,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts what is on a device.
+    /// Mounts the file system of a device.
     #[track_caller]
     pub fn new(device: &MemoryDevice) -> Self {
         let work = Workdir::new();
@@ -72,7 +72,7 @@ impl Mounted {
     }
 }
 
-/// Has the kernel keep unwritten what is not written, where it would write zeros beside it to save
+/// Makes the kernel keep extents unwritten; by default it writes zeros next to data to save
 /// extents.
 fn keep_unwritten(node: &Path) {
     let name = node.file_name().expect("a node");
@@ -82,7 +82,7 @@ fn keep_unwritten(node: &Path) {
     fs::write(setting, "0").unwrap();
 }
 
-/// Recovery of an unclean image by e2fsck: the journal replayed, the orphans gone.
+/// Recovery of an unclean image by e2fsck: the journal replayed, the orphans freed.
 #[track_caller]
 pub fn repaired(device: &MemoryDevice) -> Arc<MemoryDevice> {
     let work = Workdir::new();

@@ -1,4 +1,4 @@
-//! The same random steps for the engine and for the kernel, in turns on one image.
+//! The same random steps for the engine and for the kernel, alternating on one image.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn engine_and_kernel_do_the_same_on_images_of_their_own() {
     }
 }
 
-/// Each implementation continues with what the other one leaves, closed or not.
+/// Each implementation continues with the image of the other one, closed or not.
 #[test]
 fn engine_and_kernel_take_turns_on_one_image() {
     let [a, b, c, d, e, f] = needs();
@@ -200,7 +200,7 @@ impl Run {
         let closed = engine.close();
         assert_clean(&closed);
         self.close_all();
-        // Both ways of leaving it come to the same.
+        // A clean close and a crash give the same state.
         for left in [&unclean, &closed] {
             let mounted = Mounted::new(left);
             let system = System::new(mounted.path(), self.format.block_bytes);
@@ -258,13 +258,13 @@ impl std::fmt::Display for Run {
     }
 }
 
-/// e2fsck makes a new directory of that name where there is none, and removes what else is called
-/// so.
+/// e2fsck creates a directory of that name if there is none, and removes any other inode of that
+/// name.
 fn is_found(name: &Name) -> bool {
     name.name == b"lost+found"
 }
 
-/// Without what cannot be seen through the kernel: the flags of special files.
+/// Without the state that the kernel does not expose: the flags of special files.
 fn plain(mut tree: Tree) -> Tree {
     for seen in tree.values_mut() {
         if !matches!(seen.file_type, FileType::Regular | FileType::Directory) {

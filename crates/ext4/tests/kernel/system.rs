@@ -1,7 +1,7 @@
 //! The kernel, as something that operations are done to.
 //!
 //! Every place is opened name by name, without following anything, to a descriptor that only stands
-//! for it; what is done then goes through that descriptor.
+//! for it; later steps use that descriptor.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -201,7 +201,7 @@ impl System {
     }
 
     fn write(&self, file: &OwnedFd, offset: u64, data: Data) -> Result<()> {
-        // To what was opened for that, everything is written at the end.
+        // With O_APPEND, every write is at the end.
         let is_at_end = offset == stat(file)?.st_size as u64;
         let file = File::from(if is_at_end {
             open_to_change(file)?
@@ -319,7 +319,7 @@ impl System {
     }
 }
 
-/// A path that leads to what a descriptor stands for.
+/// A path that resolves to the file of a descriptor.
 fn path_of(file: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
@@ -395,8 +395,8 @@ fn set_flags(file: &OwnedFd, new: u32) -> Result<()> {
     sys::ioctl_setflags(file, IFlags::from_bits_retain(others | new))
 }
 
-/// One change of the engine is several calls here. Flags that forbid the others go first and come
-/// last.
+/// One change of the engine is several calls here. Flags that forbid other changes are cleared
+/// first and set last.
 fn set_attributes(file: &OwnedFd, change: &Change) -> Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
     let before = if has_flags(file)? {

@@ -63,7 +63,7 @@ impl Engine {
         self.filesystem.as_ref().expect("open")
     }
 
-    /// The device as it is at this moment.
+    /// A copy of the device at this moment.
     #[allow(dead_code, reason = "the kernel test needs it")]
     pub fn snapshot(&self) -> Arc<MemoryDevice> {
         let device = self.device.as_ref().expect("a file system of its own");

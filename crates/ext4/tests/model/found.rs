@@ -64,8 +64,8 @@ fn block_of_removed_directory_that_a_file_gets_at_once_keeps_the_data() {
     );
 }
 
-/// The end of the cut struck out the orphan, which then was none any more when it lost its last
-/// user.
+/// The end of the truncation removed the orphan entry, which was then missing when the inode lost
+/// its last user.
 #[test]
 fn file_without_name_stays_an_orphan_when_it_is_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
@@ -172,7 +172,7 @@ fn resize_to_the_same_size_gives_back_blocks_past_the_end() {
     );
 }
 
-/// The list still said what it had said before.
+/// The list still had its old content.
 #[test]
 fn new_permissions_change_the_access_list() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));

@@ -29,7 +29,7 @@ pub enum Taste {
     Data,
 }
 
-/// Whose rules the steps keep to.
+/// The implementation whose rules the steps follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// All that the engine does.
@@ -155,7 +155,7 @@ impl Generator {
             let found = reference.find(place);
             found.is_ok_and(|id| reference.object(id).links == 0)
         };
-        // The kernel gives no second life to what has lost its names.
+        // The kernel does not link an inode that has lost its names.
         if self.dialect == Dialect::Kernel && is_nameless(&place) {
             place = Place::At(Path(vec![b"lost+found".to_vec()]));
         }
@@ -248,7 +248,7 @@ impl Generator {
             permissions: *self.pick(&[0o644, 0o755, 0o2755, 0o7777, 0]),
             uid: if is_own { 0 } else { self.rng.u32(..) },
             gid: if is_own { 0 } else { self.rng.u32(0..100_000) },
-            // Of the kernel it is one for all threads.
+            // The kernel shares one between all threads.
             umask: match self.dialect {
                 Dialect::Engine => *self.pick(&[0, 0, 0o022, 0o7077]),
                 Dialect::Kernel => 0,

@@ -34,7 +34,7 @@ pub fn make(options: &str, mebibytes: u64) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(&mke2fs(options, mebibytes << 20)))
 }
 
-/// Writes what is on a device to a new file; where there are zeros it stays a hole.
+/// Writes the content of a device to a new file; zeros become holes.
 #[track_caller]
 pub fn save(device: &MemoryDevice, path: &Path) {
     const PIECE: usize = 64 << 10;

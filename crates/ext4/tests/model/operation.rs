@@ -1,7 +1,7 @@
 //! Operations on a file system, for random sequences.
 //!
-//! An operation says everything in itself (places by name or by handle, data by a seed), so that
-//! any part of a sequence can be done alone, on the reference, the engine and the kernel alike.
+//! An operation is self-contained (places by name or by handle, data by a seed), so that any part
+//! of a sequence can be done alone, on the reference, the engine and the kernel alike.
 
 use std::fmt;
 
@@ -97,7 +97,7 @@ pub enum Operation {
     Sync,
     /// Closed, checked, opened.
     Reopen,
-    /// Synced; then the power goes, and it is opened again.
+    /// Synced; then the power fails, and it is opened again.
     Crash,
 }
 
@@ -144,7 +144,7 @@ pub enum Rest {
 }
 
 impl Outcome {
-    /// Whether both mean the same. The kernel says less than a kind.
+    /// Whether both mean the same. The kernel reports less than a kind.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Failed(kind), Self::Errno(errno)) => kind.errno() == *errno,

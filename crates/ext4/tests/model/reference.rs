@@ -1,6 +1,6 @@
 //! A file system in memory, as simple as possible: the reference for the engine.
 //!
-//! Errors and their order follow the kernel: what may not be changed, and what is checked first.
+//! Errors and their order follow the kernel: immutability, and the order of the checks.
 
 #[path = "reference/attributes.rs"]
 mod attributes;
@@ -41,7 +41,7 @@ pub struct Format {
     pub has_extents: bool,
     /// Blocks of the largest file.
     pub file_blocks_max: u64,
-    /// The same of a file with extents, by which `fallocate` goes.
+    /// The same for a file with extents; `fallocate` uses this limit.
     pub extent_blocks_max: u64,
 }
 
@@ -55,7 +55,7 @@ impl Format {
         let is_ext3 = options.contains("ext3");
         let has_extents = !is_ext3 && !options.contains("^extents");
         let countable = if is_ext3 || options.contains("^huge_file") {
-            // As many as there are 32 bits of sectors.
+            // Limited by 32 bits of sectors.
             u64::from(u32::MAX) / (u64::from(block_bytes) / 512)
         } else {
             u32::MAX.into()

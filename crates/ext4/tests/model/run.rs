@@ -27,7 +27,7 @@ pub enum Room {
     Scarce,
 }
 
-/// Where a sequence begins.
+/// Start of a sequence.
 pub struct Start {
     device: Arc<MemoryDevice>,
     format: Format,
@@ -68,7 +68,7 @@ impl Start {
         panic!("{text}\n{}", lines.join("\n"));
     }
 
-    /// Leaves out what the failure does not need.
+    /// Removes the steps that the failure does not need.
     fn shrink(&self, mut failing: Vec<Operation>, mut text: String) -> (Vec<Operation>, String) {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
@@ -91,7 +91,7 @@ impl Start {
         (failing, text)
     }
 
-    /// Plays a sequence; what failed, also if that was a panic.
+    /// Plays a sequence; the failure, which may be a panic.
     fn caught(&self, next: &mut dyn FnMut(&Reference) -> Option<Operation>) -> Option<String> {
         match catch_unwind(AssertUnwindSafe(|| self.play(next))) {
             Ok(Ok(())) => None,

@@ -134,7 +134,7 @@ fn work(seed: u64, format: Format, filesystem: &Filesystem, own: Node, shared: N
     );
 }
 
-/// Whether something can come of an operation while others do theirs.
+/// Whether an operation can succeed while others run.
 fn can_be(operation: &Operation, outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Failed(ErrorKind::NoSpace) => matches!(operation, Operation::SetXattr(..)),
@@ -157,7 +157,7 @@ fn can_be(operation: &Operation, outcome: &Outcome) -> bool {
     }
 }
 
-/// Opens what there is, reads a little of it, and closes it in another order.
+/// Opens the existing files, reads a little of each, and closes them in another order.
 fn open_and_close(shared: &Node, is_over: &AtomicBool) {
     let mut held = Vec::new();
     while !is_over.load(Ordering::Relaxed) {

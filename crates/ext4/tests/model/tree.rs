@@ -53,7 +53,7 @@ pub struct Content {
     pub blocks: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Adds a range, and merges it with what is before. Holes are left out.
+/// Adds a range, and merges it with the one before. Holes are left out.
 pub fn push_state(
     states: &mut Vec<(ByteRange, ExtentState)>,
     range: ByteRange,

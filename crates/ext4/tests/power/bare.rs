@@ -1,5 +1,5 @@
-//! Power cuts of file systems without a journal: what they leave, e2fsck can repair, and it costs
-//! nothing that was durable and not being changed.
+//! Power cuts of file systems without a journal: e2fsck can repair the result, without loss of
+//! durable data that was not being changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn survives(name: &str, script: Vec<Step>) {
 
 fn judge(actor: &Actor, crash: &CrashState, oracle: &mut Oracle) -> Result<(), String> {
     let text = |error: extant_space::Error| error.to_string();
-    // It is read as it is, and not taken for one that was closed.
+    // It is read without repair, and is not treated as cleanly closed.
     let image = Arc::new(crash.image.snapshot());
     let refused = Filesystem::open(image.clone(), options());
     let was_closed = refused.is_ok();

@@ -17,7 +17,7 @@ pub struct Format {
     pub options: &'static str,
     pub kibibytes: usize,
     pub commits: Commits,
-    /// Blocks of the log, where it is to be shorter than mke2fs makes it: it goes round sooner.
+    /// Blocks of the log, where it is to be shorter than mke2fs makes it: it wraps sooner.
     pub log_blocks: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ pub enum Commits {
     Fast,
 }
 
-/// The formats that differ in what is written, and in which order.
+/// The formats that differ in the writes and their order.
 pub const PLAIN: Format = Format {
     options: "-t ext4 -b 1024 -J size=1 -N 256",
     kibibytes: 4096,

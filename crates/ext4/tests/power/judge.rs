@@ -24,12 +24,12 @@ pub struct Recovered {
 pub enum Look {
     /// State after recovery.
     Recovered,
-    /// The same, and what is seen without it.
+    /// The same, and the state visible without it.
     ReadOnlyToo,
 }
 
 impl Life {
-    /// Recovers a cut, and says what is wrong.
+    /// Recovers a cut, and returns the first error.
     pub fn judge(&self, crash: &CrashState, look: Look) -> Result<Recovered, String> {
         let recovered = self.recover(&crash.image)?;
         for (actor, view) in self.actors.iter().zip(&recovered.views) {
@@ -87,7 +87,7 @@ fn text(error: extant_space::Error) -> String {
     error.to_string()
 }
 
-/// Blocks behind the end of a file may go with recovery, and e2fsck narrows trees; all else is the
+/// Recovery may free blocks behind the end of a file, and e2fsck narrows trees; all else is the
 /// same.
 pub fn same_contents(after: &View, before: &View) -> Result<(), String> {
     if after.names != before.names {
@@ -105,12 +105,12 @@ pub fn same_contents(after: &View, before: &View) -> Result<(), String> {
 }
 
 impl Actor {
-    /// Says why `found` cannot be what is left when `ended` steps had ended.
+    /// Returns the reason why `found` cannot be the state after `ended` steps, if it cannot.
     pub fn explain(&self, found: &View, ended: usize) -> Result<(), String> {
         let last = (ended + 1).min(self.steps.len());
         let floor = self.floors[ended];
         let mut wrong = String::new();
-        // The latest comes first, as most is durable mostly.
+        // The latest first, as most steps are usually durable.
         for state in (floor..=last).rev() {
             match self.is_state(found, state) {
                 Ok(()) => return self.explain_data(found, ended),
@@ -128,7 +128,7 @@ impl Actor {
         ))
     }
 
-    /// Says in what the metadata is another than in `state`.
+    /// Returns the difference between the metadata and `state`.
     fn is_state(&self, found: &View, state: usize) -> Result<(), String> {
         let wanted = &self.states[state];
         same_names(wanted, found)?;

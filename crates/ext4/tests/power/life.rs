@@ -1,10 +1,11 @@
-//! A life: steps of one actor or several on a disk that records them, and what was seen after each.
+//! A life: steps of one actor or several on a disk that records them, and the visible state after
+//! each.
 //!
 //! Model: nothing is known here of how the engine works but this. A step that may not be divided is
 //! in one transaction, transactions become durable in their order, and each actor goes one step
-//! after the other. So after a cut an actor's directory is as it was after some step of its own,
-//! not before the last one that a sync has promised. Data is written past the journal: it may be
-//! older than that, back to the last sync of the file, and newer.
+//! after the other. So after a cut an actor's directory has the state after one of its own steps,
+//! at or after the last synced one. Data is written past the journal: it may be older than that,
+//! back to the last sync of the file, and newer.
 
 mod player;
 
@@ -31,13 +32,13 @@ pub struct Actor {
     pub states: Vec<View>,
     /// Steps that failed, as some of a random life do.
     pub failed: Vec<(Step, Error)>,
-    /// Whose data each step changed.
+    /// The files whose data each step changed.
     pub targets: Vec<Option<Id>>,
     /// After each number of steps: the first state that may be left.
     pub floors: Vec<usize>,
     /// The same for data of one file.
     pub data_floors: Vec<Arc<DataFloors>>,
-    /// Where in the log each step had ended.
+    /// Position in the log at the end of each step.
     ends: Vec<usize>,
 }
 
@@ -182,7 +183,7 @@ fn differ(before: &Arc<Seen>, after: &Arc<Seen>, mode: SyncMode) -> bool {
 }
 
 impl DataFloors {
-    /// The first state whose data may be left of a file.
+    /// The earliest state that the data of a file may have.
     pub fn of(&self, id: &Id) -> usize {
         self.files
             .get(id)

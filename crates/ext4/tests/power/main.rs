@@ -9,7 +9,7 @@
 //!
 //! `EXTANT_POWER_SEEDS=A..B` runs those random workloads instead of the default ones, and
 //! `EXTANT_POWER_CUTS=N` verifies up to N states of each position. A failure names its seed,
-//! position and state, and keeps the image beside the test's other files.
+//! position and state, and keeps the image with the test's other files.
 
 mod bare;
 mod cuts;

@@ -10,7 +10,7 @@ use extant_testkit::workdir::Workdir;
 
 use crate::image::Commits;
 
-/// A file for images, of which only what is new is written.
+/// A file for images; only the differences to the last image are written.
 pub struct Oracle {
     _work: Workdir,
     path: PathBuf,
@@ -65,7 +65,7 @@ impl Oracle {
         self.contents = new;
     }
 
-    /// Says what is to be repaired in a file system that was closed.
+    /// Returns the repairs that a cleanly closed file system needs.
     pub fn examine(&mut self, image: &MemoryDevice) -> Result<(), String> {
         self.put(image);
         self.runs += 1;

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use crate::image::{BIG_BLOCKS, BIG_MAPS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
 use crate::step::{Kind, Step, Target};
 
-/// Few, so that they meet.
+/// Few, so that steps share them.
 const PATHS: [&str; 12] = [
     "/a", "/b", "/c", "/d", "/d/a", "/d/b", "/d/c", "/d/e", "/d/e/a", "/d/e/b", "/e", "/e/a",
 ];
@@ -19,7 +19,7 @@ const XATTRS: [&str; 3] = ["user.a", "user.b", "trusted.c"];
 /// The first seed of those with block maps.
 pub const MAPPED: u64 = 1 << 32;
 
-/// The format and the steps of a seed. Many steps fail, as what they need is not there.
+/// The format and the steps of a seed. Many steps fail because their files do not exist.
 pub fn life(seed: u64) -> (Format, Vec<Step>) {
     let mut random = Rng::with_seed(seed);
     let formats = [PLAIN, OLD_FEATURES, MANY_GROUPS, BIG_BLOCKS, FAST];

@@ -1,7 +1,7 @@
-//! Scripts of workloads: together they do everything that the engine can do.
+//! Scripts of workloads: together they use every operation of the engine.
 //!
-//! Scripts hold back with syncs, so that cuts find transactions that matter; what they promise is
-//! found out by `life`.
+//! Scripts hold back with syncs, so that cuts find transactions that matter; `life` determines the
+//! promised state.
 
 use extant_ext4::RenameMode::{Exchange, NoReplace, Replace};
 use extant_space::FallocateMode::{
@@ -73,7 +73,7 @@ pub fn names() -> Vec<Step> {
         create("/a/sub/deep/x"),
         write("/a/sub/deep/x", 0, 1500),
         fsync("/a/sub/deep/x"),
-        // A directory with others in it goes across, and back over an empty one.
+        // A directory with subdirectories moves to another directory, and back over an empty one.
         rename("/a/sub", "/b/moved", NoReplace),
         fsync("/b"),
         mkdir("/a/sub"),
@@ -295,7 +295,7 @@ pub fn long_cuts() -> Vec<Step> {
     steps
 }
 
-/// Files without names, that are open when the power goes.
+/// Files without names that are open when the power fails.
 pub fn orphans() -> Vec<Step> {
     let mut steps = Vec::new();
     for number in 0..6 {
@@ -425,7 +425,7 @@ pub fn attributes() -> Vec<Step> {
     steps
 }
 
-/// Blocks go back and forth between metadata and data while the log goes round several times.
+/// Blocks alternate between metadata and data while the log wraps several times.
 pub fn round_and_round() -> Vec<Step> {
     let mut steps = Vec::new();
     for round in 0..40 {

@@ -61,7 +61,7 @@ impl Step {
         matches!(self, Self::Fallocate(_, CollapseRange | InsertRange, ..))
     }
 
-    /// Whose data it changes.
+    /// The file whose data it changes.
     pub fn data_target(&self) -> Option<&Target> {
         match self {
             Self::Write(target, ..)

@@ -32,7 +32,7 @@ impl Life {
     /// Cuts everywhere; returns how many cuts there were.
     ///
     /// # Panics
-    /// With what repeats it, when something is lost.
+    /// With the seed that repeats it, if data is lost.
     pub fn survive(&self, by: Thoroughness) -> usize {
         let cut = |seed| CrashOptions {
             states_max: by.states_max,
@@ -75,7 +75,7 @@ impl Life {
         self.actors[0].commits
     }
 
-    /// e2fsck's recovery comes to the same.
+    /// e2fsck's recovery gives the same state.
     fn compare(&self, crash: &CrashState, ours: &Recovered, theirs: Result<Theirs, String>) {
         let theirs = match theirs {
             Ok(Theirs::Stumbled) => return,
@@ -90,7 +90,7 @@ impl Life {
         }
     }
 
-    /// The power goes again during recovery, which comes to the same in the end.
+    /// The power fails again during recovery, which gives the same final state.
     fn survive_again(&self, crash: &CrashState, first: &Recovered) -> usize {
         let disk = Arc::new(CrashDevice::new(crash.image.snapshot()));
         let filesystem = Filesystem::open(disk.clone(), options()).unwrap();

@@ -113,7 +113,7 @@ fn sync_of_everything_flushes_data_that_changed_no_metadata() {
     let node = root.create(b"f", &Kind::Regular.node(b"")).unwrap();
     let file = node.file().unwrap();
     file.write_at(&[0; 4096], 0).unwrap();
-    // Within a tick of the clock the times stay as they are.
+    // Within a tick of the clock the times do not change.
     for round in 1..40 {
         file.write_at(&[round; 4096], 0).unwrap();
         filesystem.sync().unwrap();

@@ -21,7 +21,7 @@ pub type Id = (InodeNumber, u32);
 
 pub type Sector = [u8; SECTOR];
 
-/// Everything under one directory, and what is held besides.
+/// Everything under one directory, and the open files without names.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// By path; `` is the directory itself.
@@ -153,7 +153,7 @@ impl Seen {
         })
     }
 
-    /// A sector as it is read, zeros behind the end.
+    /// A sector, with zeros behind the end.
     pub fn sector(&self, number: u64) -> &Sector {
         const ZEROS: Sector = [0; SECTOR];
         self.sectors.get(&number).unwrap_or(&ZEROS)

@@ -12,7 +12,7 @@ use crate::tower::Tower;
 
 const SIZE: u64 = 8 << 20;
 const SIZES: [u64; 3] = [128, 64, 32];
-/// Passes that were synced when the power goes, with a half more that was not.
+/// Passes synced before the power fails, with half a pass more that was not.
 const SYNCED: u64 = 5;
 
 #[test]

@@ -49,7 +49,7 @@ pub fn fill(level: &Level, left: u64) {
     assert!(available <= left, "{available} bytes are available");
 }
 
-/// Frees what [`fill`] took.
+/// Frees the blocks that [`fill`] allocated.
 #[track_caller]
 fn make_room(level: &Level) {
     level.filesystem.root().unwrap().unlink(FILLER).unwrap();

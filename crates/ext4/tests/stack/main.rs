@@ -1,4 +1,4 @@
-//! File systems in files of file systems: what allocating at the top does at the bottom.
+//! File systems in files of file systems: the effect at the bottom of an allocation at the top.
 
 mod assign;
 mod contents;

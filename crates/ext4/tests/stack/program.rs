@@ -29,8 +29,8 @@ pub fn run(file: &File, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the data of `passes` passes is there, and zeros elsewhere; blocks of the pass after
-/// them may be either.
+/// Checks that the file holds the data of `passes` passes, and zeros elsewhere; blocks of the pass
+/// after them may be either.
 #[track_caller]
 pub fn assert_holds(file: &File, bytes: u64, passes: u64) {
     let mut found = vec![0; BLOCK as usize];

@@ -1,5 +1,5 @@
 //! The guarantee of [`Assign::Require`] for metadata: no write whose error cannot be reported fails
-//! for lack of space below.
+//! because a layer below is full.
 //!
 //! The device between two levels records every write that found no space. The level below has
 //! almost no space left; every operation above either fails itself, or is written back later.
@@ -69,7 +69,7 @@ impl Device for Watched {
 fn options(assign: Assign) -> Options {
     Options {
         assign,
-        // A commit comes when the test says so.
+        // A commit starts only when the test requests it.
         commit_interval: Duration::from_secs(3600),
         ..Options::default()
     }

@@ -74,7 +74,7 @@ impl Tower {
         ground.snapshot()
     }
 
-    /// Opens what [`build`](Self::build) made.
+    /// Opens the stack that [`build`](Self::build) created.
     #[track_caller]
     pub fn open(ground: Arc<dyn Device>, levels: usize, assign: Assign) -> Self {
         let mut tower = Self { levels: Vec::new() };
@@ -242,7 +242,7 @@ fn data(device: &dyn Device) -> Vec<ByteRange> {
     data
 }
 
-/// Writes what `from` holds to a device that is a hole.
+/// Writes the content of `from` to a device without data.
 fn copy(from: &dyn Device, to: &dyn Device) {
     for range in data(from) {
         let mut bytes = vec![0; range.len() as usize];

@@ -39,7 +39,7 @@ const WITHOUT_SUMS: [&str; 3] = [
     "-t ext4 -b 1024 -J size=1 -N 128 -O ^metadata_csum,^uninit_bg,^64bit,^orphan_file -I 128",
 ];
 
-/// Everything that has a structure of its own, some of it in the log alone, with orphans.
+/// Every kind of on-disk structure, some only in the log, with orphans.
 fn populated(options: &str) -> MemoryDevice {
     let image = Arc::new(make(options, 4096));
     let filesystem = open(image.clone()).unwrap();
@@ -88,14 +88,14 @@ fn populated(options: &str) -> MemoryDevice {
     image.snapshot()
 }
 
-/// The same with an empty log, so that what is at home is what is read.
+/// The same with an empty log, so that blocks are read in place.
 fn at_rest(image: &MemoryDevice) -> MemoryDevice {
     let image = Arc::new(image.snapshot());
     open(image.clone()).and_then(Filesystem::close).unwrap();
     image.snapshot()
 }
 
-/// Offsets near something that says something.
+/// Offsets near fields with meaning.
 fn metadata(bytes: &[u8]) -> Vec<usize> {
     let is_said = |near: &[u8]| {
         near.iter()
@@ -286,7 +286,7 @@ fn superblock_with_wrong_fields_and_a_right_sum_is_an_error_or_does_no_harm() {
     }
 }
 
-/// Damages a structure: bits, bytes, words that could be meant, and parts of others.
+/// Damages a structure: bits, bytes, plausible values, and parts of other structures.
 fn damage_structure(bytes: &mut [u8], random: &mut Rng) {
     for _ in 0..random.usize(1..4) {
         // Most say something near their start.

@@ -2,7 +2,8 @@
 //!
 //! - `failing`: errors of the device at every request of a scenario; `reads`: reads that are wrong;
 //! - `orphans`: orphans that are not as they should be;
-//! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
+//! - `full`: no space at every allocation; `policy`: the recorded error, and the behaviour after
+//!   it;
 //! - `panics`: panics in the middle of changes;
 //! - `device`: devices that are short or read-only;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.

@@ -94,7 +94,7 @@ fn removed_file_with_a_damaged_map_is_told_of_and_does_not_keep_the_file_system_
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{options}: {error}");
         let text = error.to_string();
         assert!(text.contains("its blocks were not freed"), "{text}");
-        // The next one strikes it out, and is not kept from anything.
+        // The next one removes it, and is not blocked.
         for name in ["other", "another"] {
             let filesystem = open(image.clone()).unwrap();
             make_file(&filesystem, name, 5);

@@ -79,7 +79,7 @@ fn inode_table(image: &MemoryDevice) -> ByteRange {
     )
 }
 
-/// A removed inode whose map was read wrong keeps its blocks for e2fsck, and the error is noted.
+/// A removed inode whose map was misread keeps its blocks for e2fsck, and the error is recorded.
 /// Nothing else may be wrong.
 #[track_caller]
 fn assert_harmless(judge: &mut Judge, image: &MemoryDevice, what: &str) {
@@ -95,8 +95,8 @@ fn assert_harmless(judge: &mut Judge, image: &MemoryDevice, what: &str) {
     judge.assert_clean(&repaired(image), what);
 }
 
-/// Every read in turn: checksums detect wrong metadata, and none of it is written back to the
-/// device.
+/// Every read, one after the other: checksums detect wrong metadata, and none of it is written back
+/// to the device.
 #[track_caller]
 fn every_read(fault: &Fault, on_error: OnError) {
     let base = used(PLAIN);
@@ -123,7 +123,7 @@ fn every_read(fault: &Fault, on_error: OnError) {
             Err(error) => vec![error],
             Ok(filesystem) => {
                 let outcome = scenario::run(&filesystem, "d");
-                // Where a change failed halfway, the journal was stopped.
+                // After a change that failed halfway, the journal is stopped.
                 let _ = filesystem.close();
                 outcome.errors
             }

@@ -1,4 +1,4 @@
-//! Something of everything, whatever fails of it; what was synced is remembered.
+//! Some of every operation; failures are ignored, and the synced state is remembered.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -31,7 +31,7 @@ impl Outcome {
         }
     }
 
-    /// Finds what was promised.
+    /// Checks the synced state.
     #[track_caller]
     pub fn assert_kept(&self, filesystem: &Filesystem, what: &str) {
         for (path, contents) in &self.promised {
@@ -62,7 +62,7 @@ pub fn run(filesystem: &Filesystem, prefix: &str) -> Outcome {
     outcome
 }
 
-/// The same, where what came before a panic is to be known.
+/// The same, and returns the steps before a panic.
 pub fn run_into(filesystem: &Filesystem, prefix: &str, outcome: &mut Outcome) {
     if let Some(root) = outcome.note(filesystem.root()) {
         look(&root, outcome);
@@ -109,7 +109,7 @@ fn look(directory: &Node, outcome: &mut Outcome) {
     }
 }
 
-/// Files with data in every state, of which the last sync says what must be there.
+/// Files with data in every state; the last sync determines the required content.
 fn fill(directory: &Node, name: &str, round: u8, outcome: &mut Outcome) {
     let Some(node) = outcome.note(directory.create(b"file", &new(NewKind::Regular))) else {
         return;
@@ -142,7 +142,7 @@ fn fill(directory: &Node, name: &str, round: u8, outcome: &mut Outcome) {
     }
 }
 
-/// Names come and go.
+/// Names are created and removed.
 fn shuffle(root: &Node, directory: &Node, round: u8, outcome: &mut Outcome) {
     let target = [b't'; 300];
     outcome.note(directory.create(b"link", &new(NewKind::SymbolicLink(&target))));

@@ -1,4 +1,4 @@
-//! A watch over things that must come to an end.
+//! A watchdog for steps that must end.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread;

@@ -8,8 +8,8 @@ use crate::format::{L1Entry, L2Entry, Mapping};
 use crate::qcow2::read_table;
 
 impl Check<'_> {
-    /// Compares the flags with the refcounts, but for those of the clusters in `is_excepted`, and
-    /// counts what is mapped.
+    /// Compares the flags with the refcounts, except for the clusters in `is_excepted`, and counts
+    /// the mapped clusters.
     pub(super) fn check_active(&mut self, is_excepted: &dyn Fn(u64) -> bool) -> Result<()> {
         // One bit for each cluster: its refcount is one.
         let mut ones = vec![0_u64; self.uses.len().div_ceil(64) as usize];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Most clusters that are counted: with 2 bytes for each, half of what a check may take.
+/// Most clusters that are counted: at 2 bytes each, half of the memory that a check may use.
 const CLUSTERS_MAX: u64 = 256 << 20;
 
 /// Counts that end at 65,535.

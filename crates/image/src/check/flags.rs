@@ -1,4 +1,4 @@
-//! Brings the copied flags of the tables that the guest sees to the refcounts.
+//! Sets the copied flags of the active tables from the refcounts.
 
 use extant_space::{Result, SyncMode};
 
@@ -7,8 +7,8 @@ use crate::format::{L1Entry, L2Entry, Mapping};
 use crate::qcow2::{Qcow2, read_table};
 
 impl Check<'_> {
-    /// Sets the copied flags as `is_one` says of the refcount of a cluster; where that is `None`
-    /// they stay. How many were changed; durable on return.
+    /// Sets the copied flags as `is_one` says of the refcount of a cluster; `None` leaves them
+    /// unchanged. How many were changed; durable on return.
     pub(super) fn write_flags(&self, is_one: &dyn Fn(u64) -> Option<bool>) -> Result<u64> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits();

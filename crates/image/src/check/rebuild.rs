@@ -1,9 +1,8 @@
 //! Rebuilds refcounts and copied flags from the tables.
 //!
 //! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does on opening,
-//! and for other wrong refcounts. The mark stays until everything is right, so an interrupted
-//! rebuild starts again. Images with impossible entries, or with metadata that has another use, are
-//! not changed.
+//! and for other wrong refcounts. The mark is cleared last, so an interrupted rebuild starts again.
+//! Images with impossible entries, or with metadata that has another use, are not changed.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -68,7 +67,7 @@ struct Wanted<'c> {
     made: Range<u64>,
     /// The old table, where a new one takes its place.
     left: Range<u64>,
-    /// Where the table will be, bytes, and its clusters.
+    /// Offset of the new table in bytes, and its clusters.
     table: u64,
     table_clusters: u64,
 }
@@ -158,7 +157,7 @@ impl<'c> Wanted<'c> {
         uses - u64::from(self.left.contains(&cluster))
     }
 
-    /// Refuses what counts alone do not repair.
+    /// Refuses corruptions that new refcounts do not repair.
     fn check(&self, check: &Check<'_>) -> Result<()> {
         if check.report.corruptions > 0 {
             let found = check.report.findings.first();
@@ -209,7 +208,7 @@ impl<'c> Wanted<'c> {
         Ok(())
     }
 
-    /// The file becomes as long as new blocks want it.
+    /// The file grows to hold the new blocks.
     fn make_room(&self, check: &Check<'_>) -> Result<()> {
         let end = self.made.end << check.geometry.cluster_bits();
         if !self.made.is_empty() && end > check.file_bytes {

@@ -68,7 +68,7 @@ pub fn repair_leaks(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u6
     Ok(repaired)
 }
 
-/// Clusters in use whose counts are too high.
+/// Clusters in use with too high a refcount.
 fn clusters_to_lower(check: &Check<'_>) -> Result<HashSet<u64>> {
     let mut found = HashSet::new();
     for_each_block(check.image, check.uses.len(), &mut |first, block| {

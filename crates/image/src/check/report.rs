@@ -14,7 +14,7 @@ pub enum FindingKind {
     Leak,
 }
 
-/// One thing that is wrong.
+/// One error in the image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
@@ -38,7 +38,7 @@ pub struct CheckReport {
     pub compressed_clusters: u64,
     /// Clusters not contiguous with the one before in the same L2 table, and all compressed ones.
     pub fragmented_clusters: u64,
-    /// Where what is used ends in the file.
+    /// End of the used part of the file.
     pub image_end_bytes: u64,
     /// The first findings.
     pub findings: Vec<Finding>,

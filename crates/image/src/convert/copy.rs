@@ -1,5 +1,5 @@
-//! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not
-//! zeros.
+//! The threads of a copy: each takes the next chunk of the source, reads it, and writes the blocks
+//! that are not zeros.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -100,7 +100,7 @@ impl Copy<'_> {
     /// All pieces, in order.
     fn pieces(&self) -> impl Iterator<Item = CopyChunk> + Send {
         let conversion = self.conversion;
-        // Over a backing file most of it may be left out; what has its space needs none.
+        // Over a backing file most of it may be left out; allocated clusters need no new space.
         let is_allocated = conversion.base.is_none()
             && conversion.new.preallocation().space() == Preallocation::Off;
         let strides = conversion
@@ -143,7 +143,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Writes what is not zeros, and notes where.
+    /// Writes the blocks that are not zeros, and records their ranges.
     fn write_data(&self, bytes: &[u8], start: u64, stride: &Stride) -> Result<()> {
         let mut at = 0;
         while at < bytes.len() {

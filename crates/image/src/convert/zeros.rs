@@ -1,4 +1,4 @@
-//! Blocks of zeros in what is copied.
+//! Detection of zero blocks in copied data.
 
 /// The unit that is compared with zeros and skipped.
 const BLOCK_BYTES: usize = 64 << 10;

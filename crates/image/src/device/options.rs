@@ -10,7 +10,7 @@ use extant_space::{Error, ErrorKind};
 use super::Store;
 use crate::Format;
 
-/// Memory for L2 tables: what maps 256 GiB at the usual sizes.
+/// Memory for L2 tables: enough to map 256 GiB at the usual sizes.
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// How an image is opened.
@@ -50,7 +50,7 @@ pub enum ReferencedStores {
     Given {
         /// The source of unallocated clusters.
         backing: Option<Arc<dyn Device>>,
-        /// Where the guest's data is.
+        /// File of the guest's data.
         data: Option<Arc<dyn Store>>,
     },
 }

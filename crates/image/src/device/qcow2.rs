@@ -98,7 +98,7 @@ impl Qcow2 {
             let whole = file_bytes.next_multiple_of(header.geometry.cluster_bytes());
             if whole != file_bytes
                 && let Err(error) = file.0.resize(whole)
-                // A disk keeps its size; what is left at its end is not used.
+                // A block device has a fixed size; the remainder at its end is not used.
                 && error.kind() != ErrorKind::Unsupported
             {
                 return Err(error);
@@ -136,7 +136,7 @@ impl Qcow2 {
         self.data.as_ref().unwrap_or(&self.file.0)
     }
 
-    /// The backing file, of an image with clusters that are there.
+    /// The backing file, if any cluster still reads from it.
     fn behind(&self) -> &Arc<dyn Device> {
         self.backing
             .as_ref()
@@ -185,13 +185,13 @@ impl Qcow2 {
         }
     }
 
-    /// Commits, frees what can be freed, and truncates the preallocated end of the file.
+    /// Commits, frees retired clusters, and truncates the preallocated end of the file.
     fn close(&self) -> Result<()> {
         if !self.is_writable() {
             return Ok(());
         }
-        // The second commit frees what the first one retires; the third writes the resulting
-        // changes.
+        // The second commit frees the clusters that the first one retires; the third writes the
+        // resulting changes.
         for _ in 0..3 {
             if !self.metadata().is_clean() {
                 self.commit()?;
@@ -306,7 +306,7 @@ fn unpoisoned(locked: LockResult<MutexGuard<'_, Metadata>>) -> MutexGuard<'_, Me
     })
 }
 
-/// Refuses what cannot be written without making it worse.
+/// Refuses to write to an image whose state a write would make worse.
 fn check_writable(header: &Header) -> Result<()> {
     let refuse = |kind, detail: &str, advice: &str| {
         Err(Error::new(kind)

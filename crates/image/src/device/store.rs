@@ -11,7 +11,7 @@ pub trait Store: Device {
     /// Cuts the file, or makes it longer by a hole; the device has that size afterwards.
     ///
     /// # Errors
-    /// `Unsupported` for what keeps its size, as a disk does.
+    /// `Unsupported` for a store of fixed size, such as a block device.
     fn resize(&self, file_bytes: u64) -> Result<()>;
 }
 

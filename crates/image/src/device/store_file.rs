@@ -11,7 +11,7 @@ use extant_space::{
 
 use super::Store;
 
-/// A store, whose blocks are read and written as a whole.
+/// A store that reads and writes whole blocks.
 pub(crate) struct StoreFile(pub(crate) Arc<dyn Store>);
 
 impl StoreFile {

@@ -1,4 +1,4 @@
-//! Header extensions: what follows the header's fields, each with a type and a length.
+//! Header extensions: records behind the header's fields, each with a type and a length.
 
 use extant_ondisk::narrow::fit32;
 use extant_space::Result;

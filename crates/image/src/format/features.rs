@@ -1,5 +1,5 @@
-//! The three sets of features: who does not know one must refuse the image, may ignore it, or has
-//! to clear it before writing.
+//! The three sets of features. A program that does not know a feature must refuse the image
+//! (incompatible), may ignore it (compatible), or has to clear it before writing (autoclear).
 
 use bitflags::bitflags;
 
@@ -24,7 +24,7 @@ bitflags! {
     /// Anybody may ignore them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Compatible: u64 {
-        /// Refcounts are written later; the dirty bit says when they are behind.
+        /// Refcounts are written later; the dirty bit marks them as outdated.
         const LAZY_REFCOUNTS = 1;
         // Unknown bits are kept.
         const _ = !0;

@@ -22,7 +22,7 @@ impl Geometry {
     /// Clusters of `1 << cluster_bits` bytes, refcounts of `1 << refcount_order` bits.
     ///
     /// # Errors
-    /// `Corrupt` for what the format does not have.
+    /// `Corrupt` for values that the format does not allow.
     pub fn new(cluster_bits: u32, refcount_order: u32) -> Result<Self> {
         if !(Self::CLUSTER_BITS_MIN..=Self::CLUSTER_BITS_MAX).contains(&cluster_bits) {
             return Err(corrupt(

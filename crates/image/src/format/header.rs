@@ -104,12 +104,12 @@ impl Compression {
     }
 }
 
-/// Where the internal snapshots are listed.
+/// Location of the snapshot table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotTable {
     /// How many there are.
     pub count: u32,
-    /// Where the list begins.
+    /// Offset of the snapshot table.
     pub offset: u64,
 }
 
@@ -124,9 +124,9 @@ pub struct Header {
     pub virtual_bytes: u64,
     /// Entries of the L1 table, at least as many as the size needs.
     pub l1_entries: u32,
-    /// Where the L1 table begins.
+    /// Offset of the L1 table.
     pub l1_offset: u64,
-    /// Where the refcount table begins.
+    /// Offset of the refcount table.
     pub refcount_table_offset: u64,
     /// Its clusters.
     pub refcount_table_clusters: u32,
@@ -396,7 +396,7 @@ impl Header {
     /// `InvalidArgument` when they do not fit in a cluster, or the name is longer than 1023 bytes.
     ///
     /// # Panics
-    /// When version 2 is to hold what it cannot: features, or refcounts of other than 16 bits.
+    /// If the values do not fit into version 2: features, or refcounts of other than 16 bits.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let additional = 1 + self.later.len().max(ADDITIONAL - 1);
@@ -477,7 +477,7 @@ impl Header {
         self.incompatible.contains(Incompatible::DATA_FILE)
     }
 
-    /// The name of the data file, if it has one that is stored.
+    /// The stored name of the data file, if any.
     pub fn data_file(&self) -> Option<&Path> {
         let name = self.extensions.find(Extensions::DATA_FILE)?;
         self.has_data_file()

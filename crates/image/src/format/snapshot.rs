@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub date_seconds: u32,
     /// The nanoseconds of that.
     pub date_nanoseconds: u32,

@@ -92,7 +92,7 @@ impl L1Entry {
 pub struct CompressedPlace {
     /// First byte in the file, at no special alignment.
     pub offset: u64,
-    /// Bytes up to the end of the last unit; what is compressed may end before.
+    /// Bytes up to the end of the last unit; the compressed data may end before.
     pub length_bytes: u64,
 }
 

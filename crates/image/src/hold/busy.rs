@@ -18,7 +18,7 @@ use extant_sys::mounts::Mount;
 
 use super::mounts_of;
 
-/// A process just started holds what its parent had open for a moment.
+/// A process just forked holds its parent's open files until it calls `exec`.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Refuses a file below a loop device, or that another process may write to.
@@ -84,7 +84,7 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     }
 }
 
-/// Where the file system of a disk, or of a file below a loop device, is mounted.
+/// Mount point of the file system of a block device, or of a file below a loop device.
 pub fn mounted_at(path: &Path) -> Option<MountPoint> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.file_type().is_block_device() {
@@ -94,7 +94,7 @@ pub fn mounted_at(path: &Path) -> Option<MountPoint> {
     mount_point(device.number)
 }
 
-/// Where something is mounted.
+/// A mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
     /// The directory, by its name in its mount namespace.
@@ -113,7 +113,8 @@ impl fmt::Display for MountPoint {
     }
 }
 
-/// Where a device, or what is made of it, is mounted first; in this namespace if it is there.
+/// First mount point of a device or of a device stacked on it; one of this mount namespace if there
+/// is one.
 fn mount_point(number: u64) -> Option<MountPoint> {
     let devices = stacked_on(number);
     let mut own = Mount::all().unwrap_or_default().into_iter();

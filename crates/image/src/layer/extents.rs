@@ -1,4 +1,4 @@
-//! The map of an image: where the guest's bytes are, and what state their space is in, down to the
+//! The map of an image: the place of the guest's bytes and the state of their space, down to the
 //! host.
 //!
 //! A range is [`Written`](ExtentState::Written) when neither the image nor the file system below
@@ -21,7 +21,7 @@ pub struct ImageExtent {
     pub guest: ByteRange,
     /// How many layers down they are.
     pub depth: u32,
-    /// Some layer says what they are; else they are zeros because none does.
+    /// Some layer defines them; else they are zeros because none does.
     pub is_present: bool,
     /// They read as zeros.
     pub is_zero: bool,
@@ -37,10 +37,10 @@ pub struct ImageExtent {
     pub flags: ExtentFlags,
 }
 
-/// How far down a walk goes.
+/// Depth of a walk.
 #[derive(Clone, Copy)]
 enum Depth {
-    /// It stays in the layer.
+    /// The walk stays in the layer.
     Own,
     /// It is this number of layers down, and continues.
     Down(u32),
@@ -101,7 +101,7 @@ impl Layer {
         }
     }
 
-    /// The map of this layer alone: what it does not have is a hole.
+    /// The map of this layer alone: clusters that it does not have are holes.
     pub(crate) fn for_each_own_extent(&self, visit: Visit<'_>) -> Result<()> {
         self.walk(ByteRange::new(0, self.virtual_bytes), Depth::Own, visit)
     }
@@ -166,7 +166,7 @@ impl Layer {
             Mapping::Data(offset) => {
                 let place = ByteRange::at(offset, run.guest.len()).expect("offsets have 56 bits");
                 let Ok(file) = self.data() else {
-                    // The map is of what is known: that there is data, and where.
+                    // The map holds the known facts: that there is data, and its place.
                     return visit(ImageExtent {
                         is_zero: false,
                         is_data: true,

@@ -26,10 +26,10 @@ pub(super) struct Plan {
     blocks: u64,
     /// Clusters of a new refcount table; 0: the old one stays.
     table: u64,
-    /// Where the caller's tables begin.
+    /// Offset of the caller's tables.
     pub(super) tables: u64,
     tables_count: u64,
-    /// Where the data begins.
+    /// Offset of the data.
     pub(super) data: u64,
     data_count: u64,
 }
@@ -145,7 +145,7 @@ impl OfflineEdit<'_> {
         ByteRange::new(plan.data << bits, plan.end() << bits)
     }
 
-    /// Where the file ends when all of the plan is in it.
+    /// End of the file with the complete plan written.
     pub(super) fn end_bytes(&self, plan: &Plan) -> u64 {
         plan.end() << self.geometry().cluster_bits()
     }

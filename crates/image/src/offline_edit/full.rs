@@ -16,8 +16,8 @@ impl<'a> OfflineEdit<'a> {
         Ok(Self::of(file, image))
     }
 
-    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty
-    /// image it is the most that it can be.
+    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. For a dirty
+    /// image it is the upper bound.
     pub(crate) fn full_bytes(&self) -> Result<u64> {
         let file_bytes = self.file().size()?;
         let all = ByteRange::new(0, self.image.header.virtual_bytes);

@@ -1,5 +1,5 @@
-//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as
-//! zeros. Over a backing file, clusters of zeros may have to hide what it has there (`hide.rs`).
+//! Grows the disk by unallocated clusters, and ensures that the new part reads as zeros. Over a
+//! backing file, zero clusters may have to hide its data there (`hide.rs`).
 
 use std::ops::ControlFlow;
 
@@ -14,11 +14,11 @@ use crate::qcow2::read_table;
 const L1_BYTES_MAX: u64 = 32 << 20;
 
 impl OfflineEdit<'_> {
-    /// Refuses a larger disk before anything is changed, where what keeps its size has no room for
-    /// it. Elsewhere that shows when space is made.
+    /// Refuses a larger disk before anything is changed if a file or device of fixed size has no
+    /// room for it. Elsewhere that shows when space is made.
     ///
     /// # Errors
-    /// `NoSpace` with what is missing; those of [`hidden_range`](Self::hidden_range).
+    /// `NoSpace` with the missing bytes; those of [`hidden_range`](Self::hidden_range).
     pub(crate) fn check_room(
         &self,
         virtual_bytes: u64,
@@ -57,7 +57,7 @@ impl OfflineEdit<'_> {
         }
     }
 
-    /// Clusters of the L1 table that a larger disk needs in another place; 0: it stays where it is.
+    /// Clusters of the L1 table that a larger disk needs in another place; 0: it does not move.
     fn new_l1_clusters(&self, virtual_bytes: u64) -> Result<u64> {
         let geometry = self.geometry();
         let needed = geometry.l1_entries(virtual_bytes);

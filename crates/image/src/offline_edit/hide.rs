@@ -17,7 +17,7 @@ use crate::image_file::ImageFile;
 use crate::preallocation::Preallocation;
 
 impl OfflineEdit<'_> {
-    /// Where the backing file reaches to in the new part of the disk.
+    /// End of the backing file within the new part of the disk.
     fn backing_end(&self, virtual_bytes: u64) -> u64 {
         match (&self.image.header.backing_file, self.file.backing()) {
             (None, _) => 0,
@@ -60,8 +60,8 @@ impl OfflineEdit<'_> {
         Ok(shows)
     }
 
-    /// Gives a cluster in which the disk ends a place, with what the backing file has of the disk,
-    /// and zeros behind.
+    /// Allocates the cluster in which the old disk ends, with the backing file's data up to that
+    /// end, and zeros behind.
     pub(super) fn take_partial_cluster(
         &mut self,
         virtual_bytes: u64,

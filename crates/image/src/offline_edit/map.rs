@@ -32,7 +32,7 @@ enum Need {
         place: u64,
         is_data: bool,
     },
-    /// A new place, with what is compressed here.
+    /// A new place, with the data decompressed from here.
     Expand(CompressedPlace),
 }
 
@@ -64,8 +64,8 @@ impl OfflineEdit<'_> {
     /// with the space that `preallocation` asks for.
     ///
     /// # Errors
-    /// After `NoSpace`, `Cancelled` and whatever else comes before clusters are counted, the image
-    /// is as it was.
+    /// After `NoSpace`, `Cancelled` and other errors before clusters are counted, the image is
+    /// unchanged.
     pub(crate) fn map_range(
         &mut self,
         range: ByteRange,
@@ -174,7 +174,7 @@ impl OfflineEdit<'_> {
         }
     }
 
-    /// Visits what the runs of `range` have to get, with their clusters.
+    /// Visits the action for each run of `range`, with its clusters.
     fn for_each_need(
         &self,
         range: ByteRange,
@@ -228,7 +228,8 @@ impl OfflineEdit<'_> {
         })
     }
 
-    /// Puts what is not zeros to the new places, which are `data`; on a disk zeros as well.
+    /// Writes the data other than zeros to the new places, which are `data`; on a disk zeros as
+    /// well.
     fn write_clusters(
         &self,
         range: ByteRange,
@@ -304,7 +305,7 @@ impl OfflineEdit<'_> {
         }
     }
 
-    /// Writes zeros over what the file of the guest's data has in `range`, cut at its end.
+    /// Writes zeros over `range` in the guest's data file, cut at the end of the file.
     pub(super) fn clear_data(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
         let file = self.data();
         let inside = ByteRange::new(0, file.size()?);

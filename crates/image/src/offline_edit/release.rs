@@ -98,7 +98,7 @@ impl OfflineEdit<'_> {
         let bytes = |run: &Range<u64>| ByteRange::new(run.start << bits, run.end << bits);
         for range in free.iter().filter_map(|run| bytes(run).intersection(kept)) {
             match self.file().fallocate(FallocateMode::PunchHole, range) {
-                // It is free in the image, which is what matters.
+                // It is free in the image; the file's space does not matter.
                 Err(error) if error.kind() == ErrorKind::Unsupported => break,
                 done => done?,
             }

@@ -221,7 +221,7 @@ fn disk_is_overwritten_only_when_that_is_said_and_the_image_fits() {
     let error = made(disk.path(), DISK, Preallocation::Full, true).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(std::fs::read(disk.path()).unwrap() == before);
-    // A thin one may be larger; what does not fit any more is refused, and the rest stays.
+    // A thin one may be larger; writes that no longer fit are refused, and the rest is unchanged.
     made(disk.path(), 2 * DISK, Preallocation::Off, true).unwrap();
     let held = open(disk.path());
     let error = made(disk.path(), SIZE, Preallocation::Off, true).unwrap_err();

@@ -57,8 +57,7 @@ fn assert_can_be_filled(path: &Path, bytes: u64, what: &str) {
     }
 }
 
-/// The image has one cluster in use behind the others, and the file is longer by what a crash
-/// leaves there.
+/// The image has one cluster in use behind the others, and the file is longer, as after a crash.
 fn after_a_crash(
     ground: &Ground,
     options: &str,
@@ -106,7 +105,7 @@ fn refcount_table_grows_on_a_disk_that_it_does_not_count() {
             &size,
         ]);
         assert_can_be_filled(disk.path(), 18 * MIB, options);
-        // All that there is can be used, and what does not fit is refused.
+        // All space can be used, and writes that do not fit are refused.
         let image = open(disk.path());
         let end = (18 * MIB..DISK).step_by(32 << 10).find_map(|at| {
             let written = image.write_at(&pattern(at, 32 * KIB, 1), at, Persistence::Cached);

@@ -1,4 +1,4 @@
-//! Images as devices, beside QEMU's tools: what is written here is read there, and the reverse.
+//! Images as devices, compared with QEMU's tools: each side reads the other's writes.
 
 mod disk;
 mod growth;

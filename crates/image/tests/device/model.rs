@@ -1,9 +1,9 @@
 //! Random requests from several threads against plain bytes, for every kind of image that qemu-img
 //! makes.
 //!
-//! Threads share clusters, never bytes: blocks of 4 KiB belong to them in turn in the first half of
-//! the disk, and whole clusters in the second, so that the expected bytes do not depend on who
-//! comes first.
+//! Threads share clusters, never bytes: they own blocks of 4 KiB round-robin in the first half of
+//! the disk, and whole clusters in the second, so that the expected bytes do not depend on the
+//! order of the threads.
 
 use std::ops::Range;
 use std::path::Path;
@@ -31,7 +31,7 @@ struct Owner<'d> {
     number: u64,
     random: fastrand::Rng,
     bytes: Vec<u8>,
-    /// Of each sector: what it holds after a discard is not known.
+    /// For each sector: whether its content after a discard is undefined.
     is_known: Vec<bool>,
     cluster: u64,
 }
@@ -148,7 +148,7 @@ impl Owner<'_> {
     }
 }
 
-/// Runs `steps` of every thread and returns what the disk holds afterwards.
+/// Runs `steps` of every thread and returns the final content of the disk.
 fn run(path: &Path, options: &DeviceOptions, before: &[u8], cluster: u64, seed: u64) -> Vec<u8> {
     let device = open_with(path, options);
     let owners: Vec<Owner<'_>> = thread::scope(|scope| {
@@ -281,7 +281,7 @@ fn image_over_a_backing_file_reads_as_it_was_written() {
     {
         let ground = Ground::new();
         println!("{options}, seed {seed}");
-        // Shorter than the disk: what is behind its end reads as zeros.
+        // Shorter than the disk: the disk reads as zeros beyond its end.
         let base = pattern(0, SIZE - MIB / 2 * 3, 9);
         std::fs::write(ground.path("base.raw"), &base).unwrap();
         let options = format!("{options},backing_file=base.raw,backing_fmt=raw");

@@ -1,5 +1,5 @@
-//! Power cuts at every write: what may be lost is what was not flushed, and the image is never
-//! worse than leaking.
+//! Power cuts at every write: only unflushed data may be lost, and the image has at worst leaked
+//! clusters.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -231,8 +231,8 @@ fn promise(disk: &[u8]) -> Promise {
     }
 }
 
-/// One request. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the
-/// number of a new promise.
+/// One request. Whether it succeeds or fails, later reads return the content of the disk. Returns
+/// the number of a new promise.
 fn step(
     image: &ImageDevice,
     random: &mut fastrand::Rng,
@@ -335,7 +335,7 @@ fn opened(
     ImageDevice::open_store(file, &options).unwrap_or_else(|error| panic!("{error}, {what}"))
 }
 
-/// All of the disk can be written, read and flushed in what a cut left.
+/// After a power cut, all of the disk can be written, read and flushed.
 fn assert_can_be_written(scenario: &Scenario, crash: &CrashState, what: &str) {
     let file = left_by(scenario, crash.image.snapshot());
     let image = opened(scenario, file.clone(), ImageAccess::ReadWrite, what);

@@ -185,9 +185,9 @@ fn discarded_clusters_give_their_space_back_and_are_used_again() {
     assert_eq!(read(&image, 0, MIB), vec![0; MIB as usize]);
     drop(image);
     assert_checks(&path);
-    // Nothing was added behind what had been there.
+    // Nothing was appended to the file.
     assert!(std::fs::metadata(&path).unwrap().len() < 18 * MIB);
-    // Another opening finds what was freed by looking.
+    // Another opening finds the freed clusters by a scan.
     let image = open(&path);
     image.discard(ByteRange::new(16 * MIB, 32 * MIB)).unwrap();
     drop(image);
@@ -402,7 +402,7 @@ fn file_that_ends_inside_a_cluster_reads_as_zeros_behind_its_end() {
     drop(image);
     let file = File::options().write(true).open(&path).unwrap();
     let end = file.metadata().unwrap().len();
-    // The second cluster is the last; what is left of it ends inside a sector.
+    // The second cluster is the last; its remainder ends inside a sector.
     file.set_len(end - CLUSTER + 1000).unwrap();
     let mut expected = vec![0; CLUSTER as usize];
     expected[..512].fill(5);

@@ -41,7 +41,7 @@ struct Guest {
     bytes: Vec<u8>,
     /// No other thread changes its part.
     is_judged: bool,
-    /// Of each sector: what it holds after a write that failed is not known.
+    /// For each sector: whether its content is undefined after a failed write.
     is_known: Vec<bool>,
     free: Vec<(usize, AlignedBuffer)>,
     in_flight: Vec<(usize, ByteRange)>,
@@ -188,7 +188,7 @@ impl TransferStream for Guest {
             (_, TransferKind::Read) => {}
         }
         if let Err(error) = result {
-            // One that says nothing is about all of its request.
+            // An error without a range covers its whole request.
             assert!(error.range().is_none_or(|place| place == range), "{error}");
             self.errors.push(error);
         }

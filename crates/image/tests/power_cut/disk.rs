@@ -1,4 +1,4 @@
-//! The same on a disk, which keeps its size and holds something else wherever the image has not
+//! The same on a block device of fixed size, which holds old data wherever the image has not
 //! written. Its zeros are lost in a cut like all that is written.
 
 use std::ops::ControlFlow;
@@ -144,7 +144,7 @@ fn lost_refcounts_on_a_disk_are_rebuilt_and_the_image_grows_then() {
     let log = file.log();
     for (cut, seed) in (0..=log.len()).flat_map(|cut| (0..SEEDS).map(move |seed| (cut, seed))) {
         let disk = Logged::of(after_cut(&lost, &log[..cut], seed));
-        // The refcounts come first, where they are not right yet.
+        // Wrong refcounts are rebuilt first.
         resized(1100 * KIB, Preallocation::Metadata)(&Disk::target(disk.clone()))
             .unwrap_or_else(|error| panic!("cut after {cut}, seed {seed}: {error}"));
         let report = silent(|control| check(disk.clone(), 5, control)).unwrap();

@@ -1,6 +1,6 @@
-//! A file in memory that logs what is done to it, and what a power cut leaves of it.
+//! A file in memory that logs its operations, and its content after a power cut.
 //!
-//! A disk after a cut has all that was synced before, and of what came after any sectors.
+//! After a cut a disk has all synced data, and any subset of the sectors written since.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ pub enum Change {
 /// Which of several files was changed, in order.
 pub type Order = Arc<Mutex<Vec<usize>>>;
 
-/// A file in memory, and what was done to it.
+/// A file in memory, and the log of its operations.
 #[derive(Default)]
 pub struct Logged(Mutex<(Vec<u8>, Vec<Change>)>, Option<(usize, Order)>);
 
@@ -131,8 +131,8 @@ impl SpaceFile for Logged {
     }
 }
 
-/// The disk when the power is cut after `log`: all that was synced, and any sectors of what came
-/// after.
+/// The disk when the power is cut after `log`: all synced data, and any subset of the sectors
+/// written since.
 pub fn after_cut(before: &[u8], log: &[Change], seed: u64) -> Vec<u8> {
     let synced = log
         .iter()

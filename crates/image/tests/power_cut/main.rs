@@ -1,8 +1,7 @@
 //! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or
 //! lost, the image has no corruption and the guest's data is there.
 //!
-//! The file logs what is done to it (`logged.rs`); on a disk (`disk.rs`) there is nothing but
-//! writes.
+//! The file logs its operations (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes.
 
 mod disk;
 mod logged;
@@ -112,7 +111,7 @@ fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&ImageFile) -> Re
     cut_in(&|file| ImageFile::held(file), what, before, work);
 }
 
-/// As [`cut_everywhere`], in what `place` makes of the file.
+/// As [`cut_everywhere`], on the target that `place` makes of the file.
 #[track_caller]
 fn cut_in(
     place: &dyn Fn(Arc<Logged>) -> ImageFile,
@@ -142,7 +141,7 @@ fn cut_in(
             }
             let now = guest(disk);
             let common = now.len().min(old.len());
-            // A shrink may have put zeros behind its new end before that counts.
+            // A shrink may have written zeros behind its new end before the new size is durable.
             let kept = common.min(file_size_of(&log, before, old.len()));
             assert!(now[..kept] == old[..kept], "{place}: data");
             assert!(

@@ -106,7 +106,7 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
                         assert!(states.written + cluster_bytes >= grown, "{what} {states:?}");
                     }
                 }
-                // Without a word the mode stays, where it holds for all of the disk.
+                // Without an option the mode is kept if it holds for all of the disk.
                 if old == 0 {
                     assert_eq!(info.preallocation, preallocation, "{what} {states:?}");
                     resized(&image, 6 * MIB + 512, None, false).unwrap();

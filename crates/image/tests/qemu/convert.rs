@@ -1,4 +1,4 @@
-//! Copies: every format and mode into every other, and what QEMU makes into ours.
+//! Copies: every format and mode into every other, and QEMU's images into ours.
 
 use std::path::Path;
 

@@ -169,7 +169,7 @@ fn header_of_qemu_and_ours_name_the_same_features() {
         let header = extant_image::format::Header::read(&file).unwrap();
         (header.extensions.feature_names(), header.compression)
     };
-    // Theirs may know more than ours, in an order of its own.
+    // QEMU's feature table may list more names, in its own order.
     let (found, compression) = names(&theirs);
     assert_eq!(compression, Compression::Zstd);
     for name in names(&ours).0 {

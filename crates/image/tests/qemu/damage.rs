@@ -1,4 +1,5 @@
-//! Damaged images: what QEMU refuses or calls corrupt is found, and what it repairs is repaired.
+//! Damaged images: we report the images that QEMU refuses or reports as corrupt, and repair those
+//! that it repairs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ fn what_qemu_refuses_is_found_and_not_called_repaired() {
     qemu(&[&"bitmap", &"--add", &image, &"bits"]);
     let marked = std::fs::read(&image).unwrap();
     let length = u64::from(u32::from_be_bytes(plain[100..104].try_into().unwrap()));
-    // Where the extension of a type is; 0 is the end mark.
+    // Offset of the extension of a type; 0 is the end mark.
     let extension = |bytes: &[u8], kind: u32| {
         let mut at = length;
         loop {

@@ -1,4 +1,4 @@
-//! Images beside QEMU's tools: what we make is read by them, and what they make by us.
+//! Images compared with QEMU's tools: each side reads the images of the other.
 
 mod change;
 mod convert;

@@ -1,5 +1,5 @@
-//! Images over a backing file that is longer than they are: what becomes larger shows zeros, not
-//! the backing file.
+//! Images over a backing file that is longer than they are: after growth the new part reads as
+//! zeros, not as the backing file.
 
 use std::path::Path;
 

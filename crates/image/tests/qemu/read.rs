@@ -57,7 +57,7 @@ fn extents(layer: &Layer) -> Vec<ImageExtent> {
     extents
 }
 
-/// The map says what QEMU's says, and at least as much about zeros.
+/// The map equals QEMU's, and reports at least as many zeros.
 #[track_caller]
 fn assert_same_map(image: &Path) {
     let layer = layer(image);
@@ -95,7 +95,7 @@ fn assert_same_map(image: &Path) {
     }
 }
 
-/// We read what QEMU reads.
+/// We read the same bytes as QEMU.
 #[track_caller]
 fn assert_same_bytes(ground: &Ground, image: &Path) {
     let layer = layer(image);
@@ -119,7 +119,7 @@ pub fn checked(image: &Path) -> CheckReport {
     silent(|control| check(file, 100, control)).unwrap()
 }
 
-/// Our check counts what QEMU's counts.
+/// Our check counts the same errors as QEMU's.
 #[track_caller]
 fn assert_same_check(image: &Path) -> CheckReport {
     let ours = checked(image);
@@ -389,7 +389,7 @@ fn hostile_tables_are_errors_and_findings_with_a_place() {
     let mut options = qcow2(64 * MIB, Preallocation::Metadata);
     options.qcow2.cluster_bytes = 4096;
     create(&image, &options);
-    // A sparse file of 8 EiB less a little, which says that it is an image.
+    // A sparse file of almost 8 EiB with the header of an image.
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(&image)

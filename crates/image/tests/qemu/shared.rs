@@ -84,7 +84,7 @@ fn snapshots_keep_their_disks_while_theirs_is_resized_and_made_full() {
         assert_eq!(info.preallocation, Preallocation::Full, "{words} {info:?}");
         assert!(snapshot(&ground, &image, "one") == first, "{words}");
         assert!(snapshot(&ground, &image, "two") == second, "{words}");
-        // Nothing is shared any more: writes stay where they are.
+        // Nothing is shared any more: writes stay in place.
         qemu(&[&"snapshot", &"-d", &"one", &image]);
         qemu(&[&"snapshot", &"-d", &"two", &image]);
         assert_checks(&image);
@@ -285,7 +285,7 @@ fn stale_bytes_of_a_data_file_do_not_come_back() {
     assert_holds(&ground, &image, &bytes);
 }
 
-/// An image whose user was killed before its refcounts were written.
+/// An image left by a user that was killed before it wrote the refcounts.
 fn dirty(ground: &Ground, words: &str) -> PathBuf {
     let image = made(ground, words);
     let mut qemu = extant_testkit::command::tool("qemu-io");

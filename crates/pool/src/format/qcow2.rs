@@ -21,7 +21,7 @@ use extant_space::{
 use super::Trust;
 use crate::storage::VolumeFile;
 
-/// Bytes of the header that are gone before anything else of an image is.
+/// Bytes of the header, which a wipe destroys before any other part of an image.
 const HEADER_BYTES: usize = 512;
 /// Size of a disk: whole sectors.
 const SECTOR_BYTES: u64 = 512;
@@ -80,8 +80,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Takes the image from QEMU; with `unshare`, what it shares with other files gets space of its
-    /// own where it is made written.
+    /// Takes the image from QEMU; with `unshare`, extents shared with other files are copied to new
+    /// space where they are made written.
     pub(crate) fn new(file: &'a Arc<dyn VolumeFile>, pace: Pace, unshare: bool) -> Result<Self> {
         let held = hold(&**file, LockAccess::Write)?;
         let shared = if unshare {
@@ -227,13 +227,14 @@ pub(crate) fn shape_of(file: &Arc<dyn VolumeFile>, keeps_space: bool) -> Result<
     Ok(shape)
 }
 
-/// From here on the file is no image, durably: who finds it knows that the rest may be gone.
+/// From here on the file is durably no image: a process that opens it knows that any part of the
+/// rest may be wiped.
 pub(crate) fn take_header_away(file: &dyn VolumeFile) -> Result<()> {
     file.write_at(&[0; HEADER_BYTES], 0)?;
     file.sync(SyncMode::Data)
 }
 
-/// Gives up a wipe: where the header is gone, the volume becomes an empty image, without space.
+/// Gives up a wipe: a volume without a header becomes an empty image, without space.
 pub(crate) fn end_wipe(file: &dyn VolumeFile, shape: &ImageOptions) -> Result<()> {
     let mut first = [0; HEADER_BYTES];
     let got = file.read_at(&mut first, 0)?;

@@ -152,7 +152,7 @@ pub enum CloneMethod {
     Auto,
     /// Space is shared, or it fails.
     Reflink,
-    /// Data is copied; holes and unwritten parts stay what they are.
+    /// Data is copied; holes stay holes and unwritten extents stay unwritten.
     Copy,
 }
 
@@ -176,7 +176,7 @@ pub struct Wipe {
     pub volume: VolumeName,
     /// How.
     pub method: WipeMethod,
-    /// Also when a process has the volume open.
+    /// Even if a process has the volume open.
     pub force: bool,
 }
 

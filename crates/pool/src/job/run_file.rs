@@ -23,7 +23,7 @@ use extant_hostfs::Directory;
 
 pub(super) const SUFFIX: &str = ".run";
 const SIZE: usize = 512;
-/// The request comes first, and has a sector to itself in spirit: it is written by other processes.
+/// The request is first, logically in a sector of its own: it is written by other processes.
 const REQUEST_SIZE: usize = 8;
 const GO_ON: &[u8; REQUEST_SIZE] = b"go\x20on  \n";
 const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
@@ -34,7 +34,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where the worker of a job is.
+/// State of the worker of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Stage {
@@ -76,7 +76,7 @@ impl MadeFile {
         Ok(Self::from(stat.map_err(io::Error::from)?))
     }
 
-    /// That of what is under `name`; `None`: nothing. Links are not followed.
+    /// The identity of the file `name`; `None`: there is none. Links are not followed.
     pub(crate) fn at(dir: &Directory, name: &str) -> Result<Option<Self>> {
         match statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, Self::WANTED) {
             Ok(stat) => Ok(Some(Self::from(stat))),
@@ -112,7 +112,7 @@ pub(crate) struct Wiped {
 }
 
 impl RunStatus {
-    /// Of a job that has done nothing yet.
+    /// The status of a job that has not begun.
     pub(crate) fn new(stage: Stage) -> Self {
         Self {
             stage,
@@ -204,7 +204,7 @@ impl RunFile {
         Ok(self.file().write_all_at(&bytes, REQUEST_SIZE as u64)?)
     }
 
-    /// The status as it is now.
+    /// The present status.
     pub(crate) fn status(&self) -> Option<RunStatus> {
         status_of(self.file())
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::run_file::{Observed, Stage};
 use super::{JobId, JobOptions, Operation, Record};
 
-/// Where a job is in its life.
+/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
@@ -14,7 +14,7 @@ pub enum JobState {
     Waiting,
     /// At work.
     Running,
-    /// Its process is gone; it can be resumed or cancelled.
+    /// Its process has ended; it can be resumed or cancelled.
     Interrupted,
     /// Ended well.
     Done,
@@ -58,23 +58,23 @@ impl From<&JobFailure> for Error {
     }
 }
 
-/// A job as it is at a moment.
+/// Snapshot of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {
     /// Its number.
     pub id: JobId,
-    /// Where it is in its life.
+    /// Its phase.
     pub state: JobState,
     /// Its operation.
     #[serde(flatten)]
     pub operation: Operation,
-    /// How it runs beside others.
+    /// How it runs while others run.
     pub options: JobOptions,
     /// How far it is, or was when it or its process ended.
     pub progress: Option<Progress>,
-    /// When it was made, seconds since 1970.
+    /// Time of submission, seconds since 1970.
     pub created: u64,
-    /// When it ended.
+    /// Time of its end.
     pub ended: Option<u64>,
     /// Why it ended otherwise than well.
     pub failure: Option<JobFailure>,

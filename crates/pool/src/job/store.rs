@@ -1,7 +1,7 @@
 //! The jobs of a pool, on disk.
 //!
-//! Numbers are given under the pool's lock, each one more than the highest that any file has. Of
-//! the jobs that have ended the newest are kept.
+//! Numbers are given under the pool's lock, each one more than the highest that any file has. The
+//! most recently ended jobs are kept.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ impl Jobs {
         records.map(|record| self.status_of(&record)).collect()
     }
 
-    /// A job as it is now; `None` where there is none.
+    /// The present state of a job; `None` where there is none.
     pub(crate) fn status(&self, id: JobId) -> Result<Option<JobStatus>> {
         let record = Record::read(&self.dir, id)?;
         record.map(|record| self.status_of(&record)).transpose()
@@ -122,7 +122,7 @@ impl Jobs {
         }
     }
 
-    /// Removes what is left of a job's life beside its record.
+    /// Removes the files of a job other than its record.
     pub(crate) fn remove_run_file(&self, id: JobId) -> Result<()> {
         self.dir.remove(run_file::name(id))?;
         Ok(())

@@ -1,8 +1,8 @@
 //! Copies a file to another and keeps its extents: holes stay holes, unwritten parts unwritten.
 //!
 //! Space is allocated first, in pieces as large as extents are, so that the allocator sees full
-//! sizes. A copy that was interrupted is gone through again: what the target has is compared with
-//! the source, not trusted, and written where it differs; the source may have changed meanwhile.
+//! sizes. An interrupted copy starts from the beginning: the data of the target is compared with
+//! the source, not trusted, and rewritten where it differs; the source may have changed meanwhile.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -48,7 +48,7 @@ pub(super) fn copy(
         if extent.state == ExtentState::Written {
             total += extent.logical.len();
         }
-        // Where the file system cannot, the data gets space as it is written.
+        // If the file system cannot, space is allocated as the data is written.
         let provisioner = Provisioner::new(target, extent.logical, quiet);
         provisioner.allocate().map(drop)
     })?;
@@ -76,8 +76,8 @@ pub(super) fn copy(
     control.cancel.check()
 }
 
-/// The source may have changed since the copy was begun: what is no data in it any more is made a
-/// hole in the target.
+/// The source may have changed since the copy was begun: extents that no longer hold data in the
+/// source become holes in the target.
 fn clear_what_is_no_data(
     source: &dyn SpaceFile,
     target: &dyn SpaceFile,

@@ -1,4 +1,5 @@
-//! A file gets the content of a volume. It is made beside its name, outside of the pool.
+//! A file gets the content of a volume. It is created in the directory of its final name, outside
+//! of the pool.
 
 use std::fs::File;
 use std::path::Path;
@@ -63,7 +64,7 @@ fn open_partial(work: &Work<'_>, dir: &Directory, name: &str) -> Result<(File, T
 pub(super) fn roll_back(pool_identity: (u64, u64), id: JobId, download: &Download) -> Result<()> {
     let (dir, _) = match place_of(&download.target) {
         Ok(place) => place,
-        // Then nothing of it is there.
+        // Then no part of it exists.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -85,7 +86,7 @@ pub(super) fn was_published(
     Ok(dir.stat(partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made)
 }
 
-/// Of this pool's job alone: jobs of several pools may download to one place.
+/// Unique to this job of this pool: jobs of several pools may download to one place.
 fn partial_name(pool_identity: (u64, u64), id: JobId) -> String {
     format!(
         ".extant-download-{:x}-{:x}-{id}",

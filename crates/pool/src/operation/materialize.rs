@@ -37,7 +37,7 @@ pub(super) fn perform(
     file.make_written(&wanted, control)
 }
 
-/// Materialized space is harmless and stays; space that was only allocated is freed.
+/// Materialized space is harmless and is kept; space that was only allocated is freed.
 pub(super) fn roll_back(storage: &dyn Storage, materialize: &Materialize) -> Result<()> {
     match open_to_undo(storage, &materialize.volume)? {
         Some(file) if Facts::of(&*file, &materialize.volume)?.format == Some(Format::Qcow2) => {

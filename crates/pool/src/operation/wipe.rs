@@ -1,4 +1,4 @@
-//! Destroys the content of a volume; its capacity stays.
+//! Destroys the content of a volume; its capacity does not change.
 //!
 //! Zeros are written in chunks, each durable before the next. The heartbeat file of the job holds
 //! the position, because the extent map cannot show it; a resumed job continues there. The position
@@ -21,7 +21,7 @@ use crate::storage::{Storage, VolumeFile};
 use crate::volume_lock::{check_not_open, lock_alone};
 use crate::work::Work;
 
-/// Wiped, and durable, at once: what is lost by a kill at most. A piece costs a sync.
+/// Bytes wiped and synced at once: the most progress that a kill can lose. A piece costs a sync.
 const PIECE: u64 = 256 << 20;
 /// Punched in one call.
 const PUNCH: u64 = 1 << 30;
@@ -73,7 +73,7 @@ pub(super) fn roll_back(storage: &dyn Storage, record: &Record, wipe: &Wipe) -> 
     }
 }
 
-/// Writes zeros over what is written, in place. The rest reads as zeros anyway.
+/// Writes zeros over the written extents, in place. The rest reads as zeros anyway.
 fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
     let mut end_byte = match work.record.shape {
         // A part of the new image may be there already, and that needs a file of zeros.
@@ -127,7 +127,7 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
     })
 }
 
-/// For who resumes the job.
+/// For the process that resumes the job.
 fn record_progress(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64, durable_ns: Option<u64>) {
     // Without ctimes the position could not be trusted.
     if let (Some(durable_ns), Ok(Some(changed_ns))) = (durable_ns, file.changed_ns()) {

@@ -27,7 +27,7 @@ impl Pool {
         }
     }
 
-    /// A job as it is now.
+    /// The present state of a job.
     ///
     /// # Errors
     /// `NotFound`.
@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Cancels a job in any process, and returns when the pool is in its state before the job. A
-    /// partial wipe stays.
+    /// partial wipe is not undone.
     ///
     /// # Errors
     /// `NotFound`, `AlreadyExists` if it has ended before; `InUse` if its process does not answer.

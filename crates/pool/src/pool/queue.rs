@@ -18,7 +18,7 @@ use crate::work::StatusWriter;
 /// Poll interval of a waiting job.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits for the turn of a job, takes its place and opens what holds the volumes.
+/// Waits until the job may run, takes a slot for it, and opens the storage of the volumes.
 pub(super) fn wait_turn<'p>(
     pool: &'p Pool,
     state: &PoolState,

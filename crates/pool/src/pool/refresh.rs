@@ -1,4 +1,4 @@
-//! Recovery of what dead processes have left in a pool.
+//! Recovery of a pool after the death of processes: their jobs and files.
 //!
 //! A job whose process has ended is interrupted: a user resumes or cancels it. A job that only
 //! lacked its outcome is ended here. Files that belong to no job are removed.
@@ -39,7 +39,7 @@ pub struct Refreshed {
     pub other_names: u64,
 }
 
-/// A job whose process is gone.
+/// A job whose process has ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interrupted {
     /// The job.

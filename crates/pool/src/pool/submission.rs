@@ -132,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// With `options`, it runs by them from here on.
+    /// With `options`, it runs with them from now on.
     fn take_up(
         &self,
         storage: &dyn Storage,
@@ -308,7 +308,8 @@ impl Pool {
         }
     }
 
-    /// The empty image that a wipe leaves. It is known before, as the image is gone halfway.
+    /// The empty image that a wipe leaves. It is determined before the wipe, which destroys the
+    /// header of the image halfway.
     fn shape_after(
         &self,
         storage: &dyn Storage,
@@ -364,7 +365,7 @@ impl Operation {
     }
 }
 
-/// A file as it is before the job.
+/// The state of a file before the job.
 struct Measured {
     facts: Facts,
     allocated_bytes: u64,
@@ -389,8 +390,8 @@ fn measure(file: &dyn VolumeFile, name: &VolumeName) -> Result<Measured> {
     })
 }
 
-/// All that is missing in the file, with what is shared if that is to get space of its own; and
-/// what an image adds to its file.
+/// Bytes to allocate in the file, with the shared extents if those are to be unshared, and the
+/// metadata that an image adds to its file.
 fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> Result<Reservation> {
     let found = measure(&*file, &materialize.volume)?;
     let file_bytes = file.size()?;
@@ -405,7 +406,7 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
     if materialize.unshare {
         space_bytes += missing.shared_bytes;
     }
-    // Snapshots, and what was compressed, make a file larger than its disk alone.
+    // Snapshots and compressed clusters make a file larger than its virtual disk.
     let before = found.facts.promised_bytes.max(found.allocated_bytes);
     Ok(Reservation {
         capacity_before_bytes: before,
@@ -413,7 +414,7 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
     })
 }
 
-/// The same for a file that is not known to be a regular one.
+/// The same for a file that may not be a regular file.
 fn measure_outside(file: &HostFile, upload: &Upload) -> Result<Measured> {
     let metadata = file.as_file().metadata();
     let metadata = metadata.map_err(|source| Error::from(source).at(file.path()))?;

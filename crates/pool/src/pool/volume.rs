@@ -184,7 +184,7 @@ impl Pool {
         let storage = self.storage(Purpose::Look)?;
         let file = storage.open(name, Access::Read)?;
         let format = known(&*file, name)?;
-        // Jobs that come later see that the file is open.
+        // Later jobs see that the file is open.
         drop(if to_change {
             lock_alone(&*file)?
         } else {

@@ -75,13 +75,13 @@ impl<'p> Job<'p> {
     /// Waits for its turn and performs its operation.
     ///
     /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the
-    /// pool is as before, but for what a wipe has wiped, and for an interrupted job, which can be
+    /// pool is as before, except for data already wiped and for an interrupted job, which can be
     /// resumed.
     pub fn run(self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
         self.run_reporting(on_stop, control).map(drop)
     }
 
-    /// The same; what was done.
+    /// The same; returns the work done.
     pub fn run_reporting(mut self, on_stop: OnStop, control: Control<'_>) -> Result<Done> {
         let has_begun = self
             .run
@@ -111,7 +111,7 @@ impl<'p> Job<'p> {
         drop(storage);
         match undone {
             Ok(()) => self.end(Err(error)).map(|()| Done::default()),
-            // It stays interrupted, for a disk that answers again.
+            // The job stays interrupted until the disk answers again.
             Err(_) => Err(error),
         }
     }
@@ -123,7 +123,7 @@ impl<'p> Job<'p> {
         operation::roll_back(&*storage, &self.record, self.pool.identity()?)
     }
 
-    /// Leaves what it opened: who rolls back finds it open.
+    /// Leaves its files open for the rollback.
     fn work(
         &self,
         opened: &mut Option<Box<dyn Storage + 'p>>,
@@ -175,7 +175,7 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Runs beside the operation until that is done.
+    /// Runs concurrently with the operation until that ends.
     fn publish_status(&self, status: &StatusWriter<'_>, rate: &JobRate, is_done: Receiver<()>) {
         // The file has its place on the disk then, before the operation waits for its last
         // status to be durable.
@@ -185,7 +185,7 @@ impl<'p> Job<'p> {
         while is_done.recv_timeout(UPDATE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.pool.give_way();
             if shared.is_none_or(|at| at.elapsed() >= RATE_SHARE_INTERVAL) {
-                // After an error the share stays as it was.
+                // After an error the share is unchanged.
                 let _ = rate.share(&self.record, &self.state);
                 shared = Some(Instant::now());
             }
@@ -211,7 +211,7 @@ impl<'p> Job<'p> {
     }
 }
 
-/// Progress goes to the job's status and to the caller.
+/// Progress is written to the job's status and reported to the caller.
 struct ProgressRelay<'a> {
     status: &'a StatusWriter<'a>,
     caller: &'a dyn ProgressSink,

@@ -196,7 +196,7 @@ impl Storage for DirectoryStorage<'_> {
     }
 }
 
-/// Longer values are none that a list wants.
+/// Lists use no longer values.
 const PEEKED_MAX: usize = 64;
 
 impl Peek for OwnedFd {

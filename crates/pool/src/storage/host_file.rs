@@ -23,7 +23,7 @@ const ATTRIBUTE_MAX: usize = 4 << 10;
 /// A file that was opened while it was made written is tried so often again, each time for a moment
 /// (`Exclusion::Lease`).
 const REFUSALS_MAX: u32 = 10;
-/// The kernel ends what was under way.
+/// The kernel finishes operations in progress.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 impl VolumeFile for HostFile {

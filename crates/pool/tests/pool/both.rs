@@ -204,7 +204,7 @@ impl Stand {
         self.assert_at_rest();
     }
 
-    /// As [`assert_at_rest`], and nothing is wrong with the image.
+    /// As [`assert_at_rest`], and e2fsck finds no error in the image.
     #[track_caller]
     pub fn assert_at_rest(&self) {
         assert_at_rest(&self.pool);

@@ -1,5 +1,5 @@
-//! A job in an image lets others have their turn there. Two pools of one image in a process meet as
-//! two processes do.
+//! A job in an image lets others have their turn there. Two pools of one image in one process
+//! behave like two processes.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,7 +26,7 @@ fn other_pool(stand: &Stand) -> Pool {
     Pool::open(Definition::of_image(&stand.image())).unwrap()
 }
 
-/// A job whose test has failed would wait without end.
+/// After a failed test its job would wait without end.
 struct CancelAtEnd<'a>(&'a CancelToken);
 
 impl Drop for CancelAtEnd<'_> {
@@ -289,7 +289,7 @@ fn who_waits_too_long_for_an_image_is_told_whose_job_is_at_work_there() {
         // Threads of one process share the image.
         assert_eq!(names(&stand.pool), ["a"]);
         perform(&stand.pool, create("c", MIB, Preallocation::Full)).unwrap();
-        // The next owner of the image lock keeps it; others may have it before.
+        // The next owner of the image lock keeps it; others may own it before.
         let stuck = scope.spawn(|| flock(&turn, FlockOperation::LockExclusive).unwrap());
         std::thread::sleep(Duration::from_millis(100));
         assert!(!stuck.is_finished());

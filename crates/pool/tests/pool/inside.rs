@@ -1,4 +1,4 @@
-//! Pools in ext4 images: what is different there.
+//! Pools in ext4 images: differences from pools in directories.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -445,7 +445,7 @@ fn sparse_image_on_a_full_disk_fails_the_job_and_is_whole_when_there_is_space() 
         ),
         "{error}"
     );
-    // Where the image takes nothing any more, the job is left to be cancelled.
+    // If the image accepts no more writes, the job stays until a user cancels it.
     let found = pool.refresh(Leftovers::Remove).unwrap();
     assert!(found.cancelled.len() <= 1, "{found:?}");
     assert_eq!(names(&pool), ["a"]);

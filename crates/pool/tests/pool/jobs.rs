@@ -172,7 +172,7 @@ fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
         run_until(3, first, OnStop::Interrupt).unwrap_err();
         let jobs = stand.own().join("jobs");
         let record = jobs.join(format!("{id}.json"));
-        // As on the disk before the name of the record is.
+        // The files on disk before the record has its name.
         fs::rename(&record, jobs.join(format!("{id}.json.new"))).unwrap();
         assert_eq!(pool.job(id).unwrap_err().kind(), ErrorKind::NotFound);
         // Another number, so that the file of the first is not taken for its own.

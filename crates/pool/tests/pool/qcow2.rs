@@ -103,7 +103,7 @@ impl Stand {
         self.scratch.path().join(volume)
     }
 
-    /// A thin image of 8 MiB with data in it; what its disk reads as.
+    /// A thin image of 8 MiB with data in it; returns the content of its virtual disk.
     fn with_data(&self, volume: &str) -> Vec<u8> {
         let create = image(volume, 8 * MIB, Preallocation::Off);
         perform(&self.pool, Operation::Create(create)).unwrap();

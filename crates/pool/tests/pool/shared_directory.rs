@@ -1,5 +1,5 @@
-//! A directory that another user may write to: what is checked there has another name, or is
-//! something else, a moment later.
+//! A directory that another user may write to: after a check, a file may be renamed or replaced at
+//! any moment.
 
 use std::fs;
 use std::io::Read;

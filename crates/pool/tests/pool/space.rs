@@ -1,4 +1,4 @@
-//! Accounting: what is promised exists.
+//! Accounting: promised space exists.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! A pool to test on, and the words the tests share.
+//! A pool for the tests, and their shared helpers.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -19,7 +19,7 @@ use extant_testkit::scratch::{Filesystem, Scratch};
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// A file system in memory: what is tested here is not the disk.
+/// A file system in memory: these tests do not test the disk.
 pub fn in_memory(filesystem: Filesystem, bytes: u64) -> Scratch {
     Scratch::builder(filesystem, bytes)
         .memory(2 * bytes)
@@ -88,7 +88,7 @@ pub fn materialize(volume: &str) -> Operation {
     })
 }
 
-/// The same, with what other volumes share.
+/// The same, including extents shared with other volumes.
 pub fn unshare(volume: &str) -> Operation {
     Operation::Materialize(Materialize {
         volume: name(volume),
@@ -168,7 +168,7 @@ pub fn wait_until_running(pool: &Pool, id: JobId) {
     }
 }
 
-/// A hole, unwritten space, data, and a tail of less than a block; what it reads as.
+/// A hole, unwritten space, data, and a tail of less than a block; returns the content.
 pub fn mixed(file: &dyn SpaceFile) -> Vec<u8> {
     let mut content = vec![0; (5 * MIB + 777) as usize];
     file.resize(content.len() as u64).unwrap();

@@ -1,4 +1,4 @@
-//! File systems that are full, read-only or gone, and state that is not what it should be.
+//! File systems that are full, read-only or missing, and invalid state.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, chown};

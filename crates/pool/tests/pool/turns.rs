@@ -60,7 +60,8 @@ fn jobs_take_turns_by_priority_and_age() {
     let jobs = pool.jobs().unwrap();
     assert!(jobs.iter().all(|job| job.state == JobState::Done));
     let order = begun.into_inner().unwrap();
-    // Whose threads start is chance; who waits for its turn comes before others without one.
+    // The start order of the threads is arbitrary; a waiter with a position comes before jobs
+    // without one.
     assert_eq!(order, [2, 1, 3, 0].map(|index: usize| ids[index]));
     assert_at_rest(&pool);
 }

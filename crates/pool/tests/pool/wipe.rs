@@ -18,8 +18,7 @@ const SIZE: u64 = 320 * MIB;
 /// Bytes made durable at a time.
 const PIECE: u64 = 256 * MIB;
 
-/// A volume `w` with content, whose wipe was interrupted in its second piece; `mkfs` is for an
-/// image.
+/// A volume `w` with content; its wipe was interrupted in the second piece; `mkfs` is for an image.
 fn interrupted(kind: PoolKind, mkfs: &[&str]) -> (Stand, JobId) {
     let stand = Stand::with_room(kind, 448 * MIB, mkfs);
     stand.write("w", &vec![7; SIZE as usize]);

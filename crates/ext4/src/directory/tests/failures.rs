@@ -1,5 +1,5 @@
-//! No space and blocks that cannot be read, at every point: the directory stays valid, and
-//! the operation was done or not.
+//! No space and blocks that cannot be read, at every point: the directory remains valid, and the
+//! operation took effect completely or not at all.
 
 use std::ops::ControlFlow;
 

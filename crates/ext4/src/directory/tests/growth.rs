@@ -68,7 +68,8 @@ fn scattered_room_of_a_leaf_is_used_before_it_is_split() {
     for number in 0..5 {
         insert(&mut directory, &name(number, 200), 100 + number);
     }
-    // Full of short names, then every other one goes: no room of more than 40 bytes is left.
+    // Filled with short names; then every other one is removed: no room of more than 40 bytes is
+    // left.
     let blocks = loop {
         let blocks = directory.blocks.blocks.len();
         let number = 1000 + listed(&directory).len() as u32;

@@ -211,7 +211,7 @@ fn directory_without_blocks_has_no_names_and_gets_none() {
     assert!(directory.blocks.blocks.is_empty());
 }
 
-/// The bitmap of a damaged file system gives out what is in use.
+/// The bitmap of a damaged file system marks used blocks as free.
 #[test]
 fn new_block_that_is_an_old_one_too_does_no_harm() {
     let mut refused = 0;
@@ -254,7 +254,7 @@ fn try_all(directory: &mut Directory<Memory>, names: impl Iterator<Item = Vec<u8
     let _ = list(directory);
 }
 
-/// Changes of single bytes: of which block, where in it, to what.
+/// Changes of single bytes: block, offset in it, new bytes.
 fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, usize, u8)>> {
     let offset = prop_oneof![0..64_usize, 0..1024_usize];
     prop::collection::vec((any::<prop::sample::Index>(), offset, any::<u8>()), 1..8)

@@ -20,7 +20,7 @@ pub(super) struct Image {
     superblock: Superblock,
     number: InodeNumber,
     inode: Inode,
-    /// Where its entry of the inode table begins.
+    /// Offset of its entry in the inode table.
     inode_offset: u64,
     /// One for each block of the directory.
     places: Vec<PhysicalBlock>,
@@ -79,7 +79,7 @@ impl Image {
         self.places.len() as u32
     }
 
-    /// The directory as it is in its first `blocks` blocks.
+    /// The directory in its first `blocks` blocks.
     pub(super) fn directory(&self, blocks: u32) -> Directory<Memory> {
         let read = |place: &PhysicalBlock| -> Arc<[u8]> {
             let mut block = vec![0; self.superblock.layout().block_bytes() as usize];

@@ -1,5 +1,5 @@
-//! Directories that the kernel wrote, read and changed here; and what e2fsck and the kernel say
-//! about ours.
+//! Directories that the kernel wrote, read and changed here; and our directories checked by e2fsck
+//! and the kernel.
 //!
 //! All names are links to one file, so that inodes and links can be made right by debugfs.
 //! Directories are made longer by debugfs, too, as there is no allocator here.
@@ -67,7 +67,7 @@ impl Disk {
         self.scratch.device().unwrap()
     }
 
-    /// Where it is mounted, from now on.
+    /// Its mount point, from now on.
     fn mounted(&mut self) -> PathBuf {
         if self.mount.is_none() {
             let place = self.scratch.directory_beside("mount");
@@ -111,7 +111,8 @@ impl Disk {
         debugfs(self.checked(), &commands);
     }
 
-    /// Puts `directory` in the place of `d`; e2fsck and the kernel must agree to what is in it.
+    /// Puts `directory` in the place of `d`; e2fsck and the kernel must find the expected names in
+    /// it.
     fn put_back(&mut self, image: &mut Image, directory: &Directory<Memory>) -> NameSet {
         let names: NameSet = verified(directory).names.into_keys().collect();
         image.replace(&directory.blocks);

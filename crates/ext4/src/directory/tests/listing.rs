@@ -28,7 +28,7 @@ fn piece(directory: &Directory<Memory>, after: After<'_>, most: usize) -> Vec<(u
     names
 }
 
-/// Lists in pieces of `most`, with `between` after each; how often each name came.
+/// Lists in pieces of `most`, with `between` after each; how often each name was listed.
 fn in_pieces(
     directory: &mut Directory<Memory>,
     most: usize,
@@ -73,7 +73,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
                 insert(&mut directory, &name(number, 150), 100);
             }
             let counts = in_pieces(&mut directory, 3, |directory, round| {
-                // Many more come at first, then all go.
+                // Many more are added at first, then all are removed.
                 for number in 0..8_u32.saturating_sub(round) * 5 {
                     insert(directory, &name(2000 + round * 100 + number, 150), 100);
                 }

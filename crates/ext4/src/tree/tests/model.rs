@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Where operations begin.
+/// Start of operations.
 const SPACE: u32 = 1200;
 
 type Model = BTreeMap<u64, (u64, ExtentKind)>;
@@ -103,7 +103,7 @@ fn flat(extents: &[LeafEntry]) -> Model {
     blocks.collect()
 }
 
-/// `find` says of every block what the model says, and its holes end where the next extent begins.
+/// `find` agrees with the model on every block, and its holes end where the next extent begins.
 fn compare_find(file: &File, model: &Model) {
     for block in 0..u64::from(SPACE) + 100 {
         let found = file.tree().find(LogicalBlock(block as u32)).unwrap();

@@ -49,7 +49,7 @@ fn fifth_extent_moves_the_root_into_a_block_and_its_removal_moves_it_back() {
 fn punched_leaves_join_their_neighbours() {
     let mut file = File::new(1024).with_extents(84 * 40, 2);
     assert_eq!(file.check().nodes, 40 + 1);
-    // Of every leaf a tenth stays.
+    // A tenth of every leaf is kept.
     for leaf in 0..40 {
         let first = leaf * 84 * 2;
         file.remove(first + 16..first + 168).unwrap();

@@ -76,7 +76,7 @@ fn fail_everywhere(step: Step, fail_at: impl Fn(&mut Memory, usize)) -> usize {
 #[test]
 fn no_space_at_every_new_node_changes_nothing() {
     let points = GROWING.map(|(name, step)| {
-        // The checks of a step compare everything with what was before.
+        // The checks of a step compare everything with the state before it.
         let points = fail_everywhere(step, |memory, chance| memory.creates_left = chance);
         (name, points)
     });
@@ -338,7 +338,7 @@ fn leaf_that_is_its_own_neighbour_is_not_joined_with_itself() {
         };
         ExtentNodeMut::new(bytes).set_index(1, &again);
     });
-    // The leaf after it is removed, and what is before it is read.
+    // The leaf after it is removed, and the leaf before it is read.
     file.raw().remove_last(240..360, &mut |_| ()).unwrap();
     assert!(file.memory.blocks.contains_key(&leaf));
 }

@@ -1,4 +1,4 @@
-//! Looking at every node and every extent, and doing in one go what takes many steps.
+//! Verification of every node and extent, and operations of many steps in one call.
 
 use std::ops::Range;
 
@@ -33,9 +33,9 @@ pub(in crate::tree) enum Part {
 
 impl<N: Nodes> Tree<'_, N> {
     /// Verifies every node by all invariants of the format, including those the store has
-    /// validated, and visits what they own, in order; a node comes before its subtree. It
-    /// terminates for every image: a node above the leaves is at one place only, because its first
-    /// block is its key.
+    /// validated, and visits their blocks, in order; a node comes before its subtree. It terminates
+    /// for every image: a node above the leaves is at one place only, because its first block is
+    /// its key.
     ///
     /// # Errors
     /// The defect of the first defective node; errors of the store.

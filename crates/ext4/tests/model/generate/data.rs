@@ -19,7 +19,7 @@ impl Generator {
             0..30 => {
                 let length = self.length() as usize;
                 let offset = self.offset(size, block);
-                // There, what may only grow is written to at its end.
+                // There, append-only files are written to at their end.
                 let offset = if self.dialect == Dialect::Kernel && may_only_grow(reference, &place)
                 {
                     offset.min(size)

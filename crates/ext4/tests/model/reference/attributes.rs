@@ -202,7 +202,7 @@ impl List {
     }
 }
 
-/// The list says what the mode says, as `posix_acl_chmod` has it.
+/// The list follows the mode, as in `posix_acl_chmod`.
 fn chmod_list(list: &mut [u8], permissions: u16) {
     let (words, _) = list[4..].as_chunks_mut::<8>();
     let has_mask = words.iter().any(|word| u16::from(word[0]) == MASK);

@@ -10,7 +10,7 @@ use crate::tree::{Content, push_state};
 /// Effect of a change on existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changing {
-    /// It stays: what may only grow takes that.
+    /// It stays: append-only files accept that.
     Growing,
     Inside,
 }
@@ -86,7 +86,7 @@ impl Reference {
         }
     }
 
-    /// Takes over what was found of a file.
+    /// Adopts the state found in a file.
     pub fn adopt(&mut self, place: &Place, content: &Content) {
         let format = self.format;
         let id = self.find(place).expect("a file that is there");
@@ -126,7 +126,7 @@ impl Reference {
     }
 }
 
-/// Where a tooth of a comb is.
+/// Position of one allocated block of a comb.
 pub fn tooth_at(first: u64, number: u64, block_bytes: u32) -> (u64, ByteRange) {
     let bytes = u64::from(block_bytes);
     let offset = (first + 2 * number) * bytes;

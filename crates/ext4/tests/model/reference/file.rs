@@ -143,7 +143,7 @@ impl FileData {
         Ok(())
     }
 
-    /// As `fallocate(2)`, with the edges of write zeroes as the project's design has them.
+    /// As `fallocate(2)`, with the edges of write zeroes as in docs/design.md.
     pub fn fallocate(&mut self, mode: FallocateMode, range: ByteRange) -> Result<(), ErrorKind> {
         if range.end() > self.format.extent_blocks_max * self.block_bytes {
             return Err(ErrorKind::TooLarge);
@@ -229,7 +229,7 @@ impl FileData {
     }
 
     /// Whether each block of the file is as `before` or as `after` had it, or allocated without
-    /// data on the way there: what an operation may leave that ran out of space.
+    /// data on the way there: the permitted states after an operation that ran out of space.
     pub fn is_between(&self, before: &Self, after: &Self) -> bool {
         let sizes = before.size.min(after.size)..=before.size.max(after.size);
         let all = self

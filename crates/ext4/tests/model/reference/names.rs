@@ -140,7 +140,7 @@ impl Reference {
                 return Err(ErrorKind::NotDirectory);
             }
         }
-        // The kernel remembers where a directory was that is gone; here that is nowhere.
+        // The kernel remembers the former place of a deleted directory; here that is nowhere.
         if self.object(from_parent).links == 0 || self.object(to_parent).links == 0 {
             return Err(ErrorKind::NotFound);
         }
@@ -272,7 +272,7 @@ impl Reference {
         }
     }
 
-    /// Refuses a directory that takes no more names.
+    /// Refuses a directory that was removed.
     fn check_addable(&self, directory: Id) -> Result<()> {
         let object = self.object(directory);
         match (object.links, object.flags.contains(InodeFlags::IMMUTABLE)) {

@@ -211,7 +211,7 @@ fn write(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes from `before` what is the same.
+/// Shares the unchanged parts with `before`.
 fn share(mut view: View, before: &View) -> View {
     for (id, seen) in &mut view.inodes {
         if let Some(old) = before.inodes.get(id)

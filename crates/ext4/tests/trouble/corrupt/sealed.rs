@@ -27,7 +27,7 @@ pub enum Kind {
     JournalCopy,
 }
 
-/// Its location, and what its checksum needs.
+/// Its location, and the inputs of its checksum.
 #[derive(Clone, Copy)]
 pub struct Structure {
     pub kind: Kind,
@@ -221,7 +221,7 @@ impl Sealed {
         }
     }
 
-    /// Writes one back to the image that it came from, changed and with the right sum.
+    /// Writes one back to its image, changed and with a valid checksum.
     pub fn write(&self, image: &MemoryDevice, structure: &Structure, mut bytes: Vec<u8>) {
         let Structure { kind, seed, .. } = *structure;
         let end = bytes.len();

@@ -1,4 +1,4 @@
-//! Looking at everything in a damaged file system, and changing some of it.
+//! Reading everything in a damaged file system, and changing parts of it.
 
 use std::ops::ControlFlow;
 
@@ -9,10 +9,10 @@ use crate::image::new;
 
 /// Read of one file; sizes may be anything.
 const READ_MAX: u64 = 256 << 10;
-/// Entered at most: loops of directories are there to be found.
+/// Entered at most: directory loops are part of the test.
 const DIRECTORIES_MAX: usize = 60;
 
-/// The device is never at fault, and never asked for what it does not have.
+/// The device never fails, and never receives a request outside its range.
 #[track_caller]
 pub(super) fn assert_named(error: &Error, what: &str) {
     let text = error.to_string();
@@ -116,7 +116,7 @@ impl<'w> Walk<'w> {
         self.note(file.read_at(&mut buffer, size.saturating_sub(READ_MAX)));
     }
 
-    /// Closes what changes would have used.
+    /// Closes the handles for the changes.
     pub(super) fn let_go(&mut self) {
         self.files.clear();
     }

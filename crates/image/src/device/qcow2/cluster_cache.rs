@@ -1,10 +1,10 @@
 //! Clusters of metadata in memory: L2 tables and refcount blocks.
 //!
-//! Model: what is changed is dirty, in pieces, and stays until a commit has taken a copy of it
-//! ([`take_dirty`]) and says that the copy is written ([`settle`]). Until then the cluster is not
-//! dropped, as the file may hold something older.
+//! Model: changed parts of a cluster are dirty. They stay cached until a commit has copied them
+//! ([`take_dirty`]) and reports that the copy is written ([`settle`]). Until then the cluster is
+//! not dropped, as the file may hold something older.
 //!
-//! The capacity bounds what is clean; the owner commits before what is dirty becomes too much.
+//! The capacity bounds the clean clusters; the owner commits before there are too many dirty ones.
 //!
 //! [`take_dirty`]: ClusterCache::take_dirty
 //! [`settle`]: ClusterCache::settle
@@ -64,7 +64,7 @@ impl ClusterCache {
         Ok(&cached.bytes)
     }
 
-    /// Puts a cluster here that the file holds as it is.
+    /// Adds a clean cluster: its content is that of the file.
     pub(super) fn insert(&mut self, offset: u64, bytes: Box<[u8]>) {
         self.make_room();
         let in_commit = 0;
@@ -115,7 +115,7 @@ impl ClusterCache {
             let start = (offset - cluster) as usize;
             let bytes = &cached.bytes[start..start + self.piece_bytes as usize];
             match pieces.last_mut() {
-                // Within a cluster, so that `settle` finds what it counts.
+                // Within a cluster, so that `settle` matches the counted parts.
                 Some(last)
                     if last.offset + last.bytes.len() as u64 == offset && offset != cluster =>
                 {

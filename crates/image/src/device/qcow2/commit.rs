@@ -75,8 +75,8 @@ impl Qcow2 {
         self.commit()
     }
 
-    /// Commits now if there is more to commit than should be kept in memory, and frees what has
-    /// become quiet since the last commit.
+    /// Commits now if the dirty metadata exceeds its memory limit, and frees the clusters that
+    /// became quiescent since the last commit.
     pub(super) fn make_room(&self) -> Result<()> {
         if !self.is_writable() {
             return Ok(());

@@ -7,7 +7,7 @@ use super::Qcow2;
 use super::metadata::Metadata;
 use crate::format::{CompressedPlace, L2Entry, Mapping};
 
-/// Where reads find their bytes.
+/// Source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// At this offset of the file, or of the data file.
@@ -46,12 +46,12 @@ impl Source {
     }
 }
 
-/// Where writes put their bytes.
+/// Destination of the bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteTarget {
     /// At this offset of the file, or of the data file.
     Host(u64),
-    /// In clusters whose other bytes have to be made first.
+    /// In clusters whose other bytes have to be written first.
     Rewrite,
 }
 
@@ -118,7 +118,8 @@ impl Qcow2 {
         )))
     }
 
-    /// Where the bytes from `range.start()` on are, and how many of the range are there together.
+    /// Source of the bytes from `range.start()` on, and the length of the contiguous run in the
+    /// range.
     pub(super) fn find(&self, metadata: &mut Metadata, range: ByteRange) -> Result<(Source, u64)> {
         let cluster_bytes = self.geometry.cluster_bytes();
         let within = self.within(range.start());
@@ -136,8 +137,8 @@ impl Qcow2 {
         Ok((source.moved(within), (reach - within).min(range.len())))
     }
 
-    /// Where bytes for `range.start()` on can be written, and how many of the range go there
-    /// together. Clusters that read as zeros get their place by this.
+    /// Destination of the bytes from `range.start()` on, and the length of the contiguous run in
+    /// the range. Clusters that read as zeros get their place by this.
     pub(super) fn find_target(
         &self,
         metadata: &mut Metadata,

@@ -28,7 +28,7 @@ const RELEASED_MAX: usize = 1 << 16;
 #[derive(Clone)]
 pub(super) struct Epoch(Arc<()>);
 
-/// Clusters whose last mention is durably gone, once each time one was.
+/// Clusters whose last reference is durably removed; one entry per removed reference.
 pub(super) struct Retired {
     epoch: Epoch,
     pub clusters: Vec<u64>,
@@ -59,8 +59,8 @@ pub(super) struct Metadata {
     reserved: Vec<(u64, u64)>,
     /// A commit is under way.
     pub(super) is_committing: bool,
-    /// A panic interrupted a change: what is in memory may be half of it, and is neither used nor
-    /// written any more.
+    /// A panic interrupted a change: the metadata in memory may be half changed, and is neither
+    /// used nor written any more.
     is_broken: bool,
 }
 
@@ -160,7 +160,7 @@ impl Metadata {
         self.l1.get(index).offset() != 0
     }
 
-    /// Sets what the image says of a guest cluster.
+    /// Sets the L2 entry of a guest cluster.
     pub(super) fn set(&mut self, cluster: u64, entry: L2Entry) -> Result<()> {
         self.check_fault()?;
         let (index, at) = self.split(cluster);
@@ -303,8 +303,8 @@ impl Metadata {
                 vec![0; self.geometry.cluster_bytes() as usize].into_boxed_slice(),
             ),
         };
-        // Nothing refers to it yet. Written now, so that a lack of space fails who needs it and not
-        // a flush.
+        // Nothing refers to it yet. Written now, so that `NoSpace` fails the request that needs the
+        // space and not a flush.
         if let Err(error) = self.file.write(offset, &bytes) {
             self.release(offset);
             return Err(error);
@@ -382,7 +382,7 @@ impl Metadata {
         self.retired.push_back(Retired { epoch, clusters });
     }
 
-    /// Processes released clusters: `times` references of each are gone. Returns the clusters
+    /// Processes released clusters: `times` references of each are removed. Returns the clusters
     /// without references, which keep their counts until [`free`](Self::free).
     pub(super) fn give_back(&mut self, mentions: &[(u64, u64)]) -> Result<Vec<u64>> {
         self.check_usable()?;
@@ -425,7 +425,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Where the file can be cut, if it was made longer than it has to be.
+    /// The length to truncate the file to, if it was preallocated beyond its last used cluster.
     pub(super) fn spare_from(&self) -> Option<u64> {
         let space = &self.changes.as_ref()?.space;
         space.has_spare().then(|| space.used_end_bytes())

@@ -83,9 +83,9 @@ type Owners = SmallVec<[usize; 2]>;
 #[derive(Default)]
 pub(super) struct DeviceRequests<'s> {
     requests: Vec<Request<'s>>,
-    /// Of each request, who waits for it.
+    /// The waiter of each request.
     owners: Vec<Owners>,
-    /// Where the last one ends, and its bytes.
+    /// The end of the last one, and its bytes.
     end: u64,
     last_bytes: u64,
 }

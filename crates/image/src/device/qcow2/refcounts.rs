@@ -27,7 +27,7 @@ pub(super) struct Refcounts {
     pub(super) blocks: ClusterCache,
 }
 
-/// Where a larger table goes.
+/// Offset of a larger table.
 pub(super) struct Growth {
     /// The first cluster that the table has no entry for.
     first: u64,
@@ -138,7 +138,7 @@ impl Refcounts {
         file.flush()?;
         self.table[region as usize] = offset;
         if let Err(error) = self.write_entry(file, region).and_then(|()| file.flush()) {
-            // If the entry did reach the file, it names a block that says the truth.
+            // If the entry did reach the file, it names a block with correct refcounts.
             self.table[region as usize] = 0;
             return Err(error);
         }

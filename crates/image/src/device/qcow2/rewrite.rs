@@ -38,7 +38,7 @@ impl Drop for ClaimedClusters<'_> {
     }
 }
 
-/// Where a guest cluster is being made.
+/// Destination of a guest cluster that is being rewritten.
 struct NewCluster {
     cluster: u64,
     offset: u64,
@@ -135,7 +135,7 @@ impl Qcow2 {
         })
     }
 
-    /// Writes the range, and what else the clusters hold.
+    /// Writes the range, and the other bytes of its clusters.
     fn fill(&self, range: ByteRange, from: &[&[u8]], places: &[NewCluster]) -> Result<()> {
         let mut rests = Vec::new();
         for place in places {

@@ -10,8 +10,8 @@
 //!    step.
 //!
 //! The end of the file is not the end of the counted clusters: a disk keeps its size, and a crash
-//! leaves the last step in the file. Where the scan reaches clusters without an entry in the
-//! refcount table, the table grows.
+//! leaves the last step in the file. If the scan reaches clusters without an entry in the refcount
+//! table, the table grows.
 
 use std::collections::BTreeMap;
 
@@ -48,12 +48,12 @@ pub(super) struct Space {
     /// Present size of the file.
     file_end: u64,
     is_fixed: bool,
-    /// Where refcount tables were that have moved; for the owner to release.
+    /// Former places of refcount tables that have moved; for the owner to release.
     pub(super) old_tables: Vec<Run>,
 }
 
 impl Space {
-    /// For a file of `file_bytes`, whose last partial cluster is unused.
+    /// For a file of `file_bytes`; a partial cluster at its end is unused.
     pub(super) fn new(geometry: Geometry, file_bytes: u64) -> Self {
         let end = file_bytes / geometry.cluster_bytes();
         Self {
@@ -139,7 +139,7 @@ impl Space {
         self.pool.insert(first, length);
     }
 
-    /// Where the file can end: nothing behind was ever used.
+    /// Minimum length of the file: nothing behind was ever used.
     pub(super) fn used_end_bytes(&self) -> u64 {
         self.end << self.geometry.cluster_bits()
     }

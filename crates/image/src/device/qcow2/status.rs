@@ -48,7 +48,7 @@ impl Qcow2 {
                 ExtentState::Unwritten,
                 ExtentFlags::empty(),
             ))),
-            // The next write goes to a place of its own.
+            // The next write allocates new clusters.
             Source::Shared(_) => Ok(visit(plain(run, written, ExtentFlags::SHARED))),
             Source::Backing => {
                 status_below(self.behind(), run, run.start(), &mut |found, status| {
@@ -82,7 +82,7 @@ impl Qcow2 {
         })
     }
 
-    /// Visits the clusters as a layer named "qcow2", and what stores them in the data file.
+    /// Visits the clusters as a layer named "qcow2", and then their extents in the data file.
     pub(super) fn layers(
         &self,
         at: LayerRange,
@@ -99,7 +99,7 @@ impl Qcow2 {
                 Source::Host(host) => (ExtentState::Written, ExtentFlags::empty(), Some(host)),
                 Source::Shared(host) => (ExtentState::Written, ExtentFlags::SHARED, Some(host)),
                 Source::Compressed(_) => (ExtentState::Written, ExtentFlags::ENCODED, None),
-                // The next write allocates, and copies what the backing file has.
+                // The next write allocates, and copies from the backing file.
                 Source::Backing => (ExtentState::Written, ExtentFlags::SHARED, None),
             };
             let extent = Extent {
@@ -146,8 +146,8 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// As `find`, but skips what has no L2 table at once, and ends a run where another L2 table
-    /// begins.
+    /// As `find`, but skips a range without an L2 table at once, and ends a run where another L2
+    /// table begins.
     fn find_alike(
         &self,
         metadata: &mut super::metadata::Metadata,

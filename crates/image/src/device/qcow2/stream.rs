@@ -33,7 +33,7 @@ impl Asides {
         self.0.load(Ordering::Relaxed) <= Self::RUNS_MIN
     }
 
-    // Of two threads that do so at a time, either is right enough.
+    // If two threads do so at the same time, either value is good enough.
     fn add(&self) {
         let now = self.0.load(Ordering::Relaxed) + Self::WEIGHT;
         self.0.store(now.min(Self::TOO_MANY), Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Qcow2 {
         })
     }
 
-    /// Does what nothing has to be in flight for. Returns the place in the file of what is left.
+    /// Runs the part that needs no request in flight. Returns the file offset of the rest.
     fn route(&self, transfer: &mut Transfer) -> Result<Option<(u64, Epoch)>> {
         self.disk_geometry.admit(&transfer.operation())?;
         if transfer.length == 0 {

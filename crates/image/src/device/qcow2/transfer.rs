@@ -17,10 +17,10 @@ use crate::format::CompressedPlace;
 #[derive(Default)]
 struct Plan<'s> {
     parts: DeviceRequests<'s>,
-    /// Reads that go past the end of a file that is not written.
+    /// Reads beyond the end of a file that is open read-only.
     cut_off: Vec<(usize, u64, ReadBuffers<'s>)>,
     backing: DeviceRequests<'s>,
-    /// Reads that go past the end of the backing file.
+    /// Reads beyond the end of the backing file.
     past_backing: Vec<(usize, u64, ReadBuffers<'s>)>,
     compressed: Vec<(usize, CompressedPlace, u64, ReadBuffers<'s>)>,
     rewrites: Vec<(usize, ByteRange, WriteBuffers<'s>)>,
@@ -186,7 +186,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Reads from the backing file, past whose end are zeros.
+    /// Reads from the backing file; beyond its end, zeros.
     pub(super) fn read_backing(&self, offset: u64, into: ReadBuffers<'_>) -> Result<()> {
         let backing = self.backing.as_ref();
         read_parts(

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | zeroes, may unmap; discard | unallocated | zero cluster (version 3) |
 //! | zeroes, allocated or written | mapped, and so zeroed below | the same |
-//! | assign | mapped to one run, and assigned below | what the backing file has stays there |
+//! | assign | mapped to one run, and assigned below | the data stays in the backing file |
 //!
 //! Parts of clusters, and a version that cannot say "zero", have the zeros written.
 
@@ -55,7 +55,7 @@ impl Qcow2 {
         }
     }
 
-    /// Gives the range its place; what is there stays.
+    /// Maps the range; existing data is kept.
     pub(super) fn assign(&self, range: ByteRange) -> Result<()> {
         let bits = self.geometry.cluster_bits();
         let clusters = self.clusters_of(range);
@@ -111,7 +111,7 @@ impl Qcow2 {
         )
     }
 
-    /// Zeros that stay where they are mapped, or get a place where that is wanted.
+    /// Zeros in the clusters already mapped, or in new clusters on request.
     fn zero_in_place(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
         let mut rest = range;
         while !rest.is_empty() {

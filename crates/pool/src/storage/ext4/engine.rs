@@ -30,7 +30,7 @@ const IDENTIFIER_MAX: usize = 256;
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileKey {
-    /// Of all that were ever open in this process.
+    /// Unique among all engines ever opened in this process.
     handle: u64,
     inode: InodeNumber,
     generation: u32,
@@ -45,8 +45,8 @@ impl FileKey {
 /// An image that is open.
 pub(super) struct Engine {
     location: Arc<Ext4Location>,
-    // Dropped in this order: the close comes with the last of the engine, and others have the lock
-    // after it.
+    // Dropped in this order: dropping the last reference to the engine closes it, and others can
+    // take the lock after that.
     files: Mutex<HashMap<u64, Arc<File>>>,
     directory: Node,
     filesystem: Filesystem,
@@ -55,7 +55,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// With `wanted`, what is opened must be that image or disk, whatever its path leads to now.
+    /// With `wanted`, the opened file must be that image or disk, even if the path now resolves to
+    /// another one.
     pub(super) fn open(
         location: &Arc<Ext4Location>,
         purpose: Purpose,
@@ -107,7 +108,7 @@ impl Engine {
         synced.and(closed).map_err(|error| error.at(&location.path))
     }
 
-    /// Of the image or disk that is open.
+    /// The identity of the open image or disk.
     pub(super) fn identity(&self) -> Identity {
         self.identity
     }

@@ -1,11 +1,11 @@
 //! The image lock: which process of the pool has the image open.
 //!
-//! It is a flock on a file of the state directory, shared by readers. A waiter does not touch the
-//! image, so the owner is alone with it. A process that changes the image writes its process id
+//! It is a flock on a file of the state directory, shared by readers. Waiters do not access the
+//! image, so the owner has it exclusively. A process that changes the image writes its process id
 //! into the file.
 //!
-//! Every waiter closes the turnstile at once (`fair_lock.rs`): otherwise readers could overlap for
-//! ever. The turnstile is a byte of the file of locks (`volume_locks.rs`).
+//! Every waiter closes the turnstile at once (`fair_lock.rs`): otherwise readers could overlap
+//! without end. The turnstile is a byte of the file of locks (`volume_locks.rs`).
 
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -86,8 +86,8 @@ impl ImageLock {
     }
 }
 
-/// A waiter for the image lock, visible to others while it waits. With the turnstile closed it is
-/// the next owner.
+/// A waiter for the image lock, visible to others while it waits. If it has closed the turnstile,
+/// it is the next owner.
 #[derive(Debug, Default)]
 pub(crate) struct ImageWaiter {
     waiter: FairWaiter,
@@ -95,7 +95,7 @@ pub(crate) struct ImageWaiter {
 }
 
 impl ImageWaiter {
-    /// Acquires the lock; `None` while others have it, and then it is to be called again soon.
+    /// Acquires the lock; `None` while another process owns it; then the caller calls again soon.
     pub(super) fn take(&mut self, own: &Directory, purpose: Purpose) -> Result<Option<ImageLock>> {
         let lock = ImageLock::try_acquire(&mut self.waiter, own, purpose)?;
         if lock.is_some() {

@@ -1,8 +1,8 @@
 //! The location of an image, and the right to open it: one process for changes, or several for
 //! reading.
 //!
-//! Threads share their process's open image. Errors of a close need no report: what was reported as
-//! done is committed.
+//! Threads share their process's open image. Errors of a close need no report: completed operations
+//! are committed already.
 //!
 //! Lock order: the image, then the pool's lock. An operation that holds the image as a whole may
 //! take the pool's lock; a job, which releases the image between calls, may not.
@@ -46,7 +46,7 @@ impl Ext4Location {
     }
 }
 
-/// An image, and what of it this process has open.
+/// An image, and this process's engine for it, if open.
 #[derive(Debug)]
 pub(crate) struct Ext4Image {
     location: Arc<Ext4Location>,
@@ -58,7 +58,7 @@ pub(crate) struct Ext4Image {
 /// Result of an attempt to open an image.
 pub(crate) enum Opening {
     Open(Pin),
-    /// Others of the same pool have it.
+    /// Shared with the other handles of the same pool.
     Busy,
 }
 

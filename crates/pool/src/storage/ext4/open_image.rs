@@ -34,8 +34,8 @@ use extant_hostfs::Directory;
 
 /// A job keeps the image for so long at least.
 const KEEP_MIN: Duration = Duration::from_millis(50);
-/// And no longer than this when others wait: several jobs and those who come for the first time all
-/// get on.
+/// And no longer than this while others wait, so that several jobs and new waiters all make
+/// progress.
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a resuming job lets new waiters pass.
 const YIELD_MAX: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Where an image is between being open and being closed.
+/// State of an image between open and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
@@ -77,7 +77,7 @@ struct ImageState {
     engine: Option<Arc<Engine>>,
     users: usize,
     opened: Instant,
-    /// How long it stays open at least.
+    /// Minimum time that it stays open.
     keep: Duration,
     left: Instant,
     /// An unreported failure: earlier work may not be durable.
@@ -88,11 +88,11 @@ struct ImageState {
 pub(super) enum ImageLookup {
     Open(Pin),
     Busy,
-    /// It is not open, and will not be for what is wanted.
+    /// It is not open and cannot be opened for this access.
     Nothing,
 }
 
-/// Has the image stay open.
+/// Keeps the image open.
 pub(crate) struct Pin {
     engine: Option<Arc<Engine>>,
     image: Arc<OpenImage>,
@@ -111,7 +111,7 @@ struct Call<'a> {
 pub(super) enum LockAccess {
     /// From its beginning to its end.
     Exclusive(Arc<Pin>),
-    /// Per call; other processes may have it between calls. A call that waits for the image ends
+    /// Per call; other processes may own it between calls. A call that waits for the image ends
     /// when the token is cancelled.
     PerCall(Arc<OpenImage>, CancelToken),
 }
@@ -124,7 +124,7 @@ enum Held<'a> {
     Called(Call<'a>),
 }
 
-/// A job that wants the image again.
+/// A job that waits for the image again.
 #[derive(Default)]
 struct ReturningJob {
     since: Option<Instant>,
@@ -317,7 +317,7 @@ impl OpenImage {
         Ok(state)
     }
 
-    /// One step of a job that wants the image again.
+    /// One attempt of a job that waits for the image again.
     fn come_back(&self, returning: &mut ReturningJob) -> Result<Option<Engine>> {
         let own = self.own.as_ref().expect("it was given to another process");
         let since = *returning.since.get_or_insert_with(|| {

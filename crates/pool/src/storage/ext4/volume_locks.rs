@@ -148,7 +148,7 @@ impl VisibleWaiter {
 }
 
 /// Opens the file of the locks; `None` if it cannot be made. Then this process never releases an
-/// image early, and no other process can have it open.
+/// image early, and no other process can open it.
 fn open(own: &Directory, purpose: Purpose) -> Result<Option<File>> {
     let file = match own.file(NAME, OFlags::RDWR | OFlags::CREATE) {
         Ok(file) => file,

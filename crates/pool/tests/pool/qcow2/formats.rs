@@ -1,4 +1,4 @@
-//! Whose word counts about what a file is.
+//! Precedence of attribute, name and content in the format of a volume.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -119,7 +119,7 @@ fn file_of_unknown_format_waits_for_a_word() {
         .set_format(&name("text"), Format::Qcow2, false)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    // A name that says it is enough.
+    // A name with the suffix is enough.
     fs::copy(&path, stand.path("named.qcow2")).unwrap();
     let _ = rustix::fs::removexattr(stand.path("named.qcow2"), "user.extant.format");
     let info = stand.pool.volume(&name("named.qcow2")).unwrap();
@@ -166,7 +166,7 @@ fn upload_takes_an_image_as_it_is_and_none_that_names_other_files() {
     let source = stand.outside.join("source");
     perform(&stand.pool, Operation::Download(download("a", &source))).unwrap();
     assert!(fs::read(&source).unwrap() == fs::read(stand.path("a")).unwrap());
-    // The name says it, or the user does.
+    // The name or the user states the format.
     let by_name = upload("b.qcow2", &source, None);
     perform(&stand.pool, Operation::Upload(by_name)).unwrap();
     let said = upload("c", &source, Some(Format::Qcow2));

@@ -67,7 +67,8 @@ fn of_two_images_with_snapshots_that_do_not_both_become_full_one_fails_at_once()
     }
     let allocated = taken(&stand.pool, "a") + taken(&stand.pool, "b");
     let limits = Limits {
-        // Room for what is not mapped of both, and not for what the snapshots share as well.
+        // Room for the unmapped clusters of both, but not for the clusters that the snapshots share
+        // as well.
         total_bytes: Some(allocated + 13 * MIB),
         overcommit: "4".parse().unwrap(),
         ..Limits::default()

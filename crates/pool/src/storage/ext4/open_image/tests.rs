@@ -1,5 +1,5 @@
-//! Two who know an image but share nothing of it, as two processes, at the moments when it goes
-//! from one to the other.
+//! Two users of one image that share no state, like two processes, at the moments when the image
+//! changes hands between them.
 
 use std::ops::ControlFlow;
 use std::thread::sleep;
@@ -16,7 +16,7 @@ use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 use crate::storage::{Storage, VolumeFile};
 
-/// An image, and two who know it: as two processes, they share nothing but files.
+/// An image and two users of it: like two processes, they share nothing but files.
 struct Stand {
     dir: tempfile::TempDir,
     own: Directory,
@@ -298,7 +298,7 @@ fn what_may_not_be_on_the_disk_ends_the_job_and_not_those_who_come() {
     let storage = stand.storage_of_job(Purpose::Change);
     let file = storage.new_work("1.copy").unwrap();
     stand.give_way();
-    // As a close that failed leaves it.
+    // The state after a failed close.
     storage.hold.image().state().lost = Some((ErrorKind::Io, "the disk".to_owned()));
     for _ in 0..2 {
         let error = file.sync(extant_space::SyncMode::All).unwrap_err();
