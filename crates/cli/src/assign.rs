@@ -51,7 +51,7 @@ struct Assigned<'a> {
     report: AssignReport,
 }
 
-/// Assigns the file and prints what it has.
+/// Assigns the file and prints its allocation.
 pub fn run(args: &AssignArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {

@@ -1,10 +1,9 @@
-//! The two halves of going to the background: the process that waits, and the server that lets go
-//! of the terminal.
+//! The two halves of going to the background: the parent process, which waits, and the server,
+//! which detaches from the terminal.
 //!
 //! The server is this program, started again, so there is no fork of a process that has threads.
-//! The server has a session of its own from the beginning, so that Ctrl-C reaches the one that
-//! waits alone, which hands it on. What the server says on stdout is its word that it is ready; it
-//! fails by ending without one.
+//! The server has its own session from the start, so that Ctrl-C reaches only the parent, which
+//! forwards it. The server's output on stdout is its ready message; it fails by ending without one.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-/// A signal that comes just before a wait is noticed so much later.
+/// Maximum delay in handling a signal that arrives just before a wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where a server runs.
@@ -34,7 +33,7 @@ pub enum RunMode {
 pub enum Started {
     /// It is ready; its message.
     Ready(String),
-    /// It has said why, and ended with this status.
+    /// It has reported the error, and ended with this status.
     Failed(ExitCode),
 }
 
@@ -98,7 +97,7 @@ impl<'c> Stop<'c> {
     }
 }
 
-/// All that the server says until it lets go of the pipe.
+/// The server's output until it closes the pipe.
 fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
     let look = Timespec::try_from(POLL_INTERVAL).expect("a short time");
     let mut said = Vec::new();

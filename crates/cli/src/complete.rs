@@ -1,7 +1,7 @@
 //! Shell completion of arguments: names of pools, volumes and jobs, options of `-o`.
 //!
 //! The script of `extant completions` calls this program, by clap_complete's protocol. A completion
-//! changes nothing, never blocks and prints no errors: what cannot be read is not offered. Pools in
+//! changes nothing, never blocks and prints no errors: unreadable names are not offered. Pools in
 //! ext4 file-system images are opened under a lock, so their volumes and jobs are not offered.
 
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use crate::Cli;
 /// Set by the scripts to the name of the shell.
 pub const VARIABLE: &str = "EXTANT_COMPLETE";
 
-/// Answers a shell that asks for words, and ends the process then.
+/// Answers a shell's completion request and ends the process.
 pub fn answer() {
     CompleteEnv::with_factory(Cli::command)
         .var(VARIABLE)
@@ -68,7 +68,7 @@ pub fn jobs(current: &OsStr) -> Vec<CompletionCandidate> {
     .collect()
 }
 
-/// Names of options for `-o`, behind those that are there.
+/// Names of options for `-o`, behind those already typed.
 pub fn words(
     names: &'static [&'static str],
 ) -> impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static {

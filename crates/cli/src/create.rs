@@ -64,8 +64,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
-    /// The mode where neither the option nor -o says one; `None`: full, and off with a backing
-    /// file.
+    /// The mode if neither the option nor -o sets one; `None`: full, and off with a backing file.
     #[arg(skip)]
     pub default_preallocation: Option<Mode>,
 
@@ -160,7 +159,7 @@ impl CreateArgs {
     }
 }
 
-/// Creates the file and prints what was done.
+/// Creates the file and prints the result.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     if image_options::asks_for_help(&args.words) {
         return print::text(image_options::HELP_WORD);
@@ -268,7 +267,7 @@ pub struct Made {
     pub verified: Verified,
     /// The space of the file in the layers below it; none for layers without a map.
     pub layers: Vec<LayerStates>,
-    /// Of the file, the first bytes that were made real, and how.
+    /// The number of first bytes of the file that were made written, and the method.
     #[serde(skip)]
     pub real_bytes: u64,
     #[serde(skip)]

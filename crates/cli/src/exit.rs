@@ -56,8 +56,7 @@ pub fn report(error: &Error, style: Style) -> ExitCode {
     tell(error, style, status(error.kind()))
 }
 
-/// The same for a command with statuses of its own: whatever went wrong is `failed`, but for a
-/// cancel.
+/// The same for a command with statuses of its own: every error except a cancel is `failed`.
 pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
     let status = match error.kind() {
         ErrorKind::Cancelled => CANCELLED,
@@ -84,7 +83,7 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Prints what is wrong with the arguments, on one line; help and version go to stdout.
+/// Prints the error in the arguments on one line; help and version go to stdout.
 pub fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {

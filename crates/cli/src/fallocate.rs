@@ -54,7 +54,7 @@ enum Failure {
     Cancelled,
 }
 
-/// Runs the command with what follows its name; usage errors end with 1 as well.
+/// Runs the command with the arguments behind its name; usage errors end with 1 as well.
 pub fn run(arguments: Vec<OsString>, cancel: &CancelToken) -> ExitCode {
     let failure = match arguments::parse(arguments).and_then(|args| execute(&args, cancel)) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -89,7 +89,7 @@ pub fn run(arguments: Vec<OsString>, cancel: &CancelToken) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Nothing is left to do when stderr is gone.
+/// Without stderr the error cannot be reported.
 fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "fallocate: {line}");
 }

@@ -1,4 +1,4 @@
-//! Where a file is: on the host, or inside a file-system image.
+//! Location of a file: on the host, or inside a file-system image.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! `extant fs`: the files of an ext4 image or disk, without root and without a mount.
 //!
-//! One file per command, in the words of the programs that people know: `ls`, `cp`, `chmod`, `df`,
-//! `e2freefrag`, `e4defrag -c`, `dumpe2fs`. What they do is in the engine, `extant-ext4`.
+//! One file per command, with the options of the well-known programs: `ls`, `cp`, `chmod`, `df`,
+//! `e2freefrag`, `e4defrag -c`, `dumpe2fs`. The operations are in the engine, `extant-ext4`.
 //!
 //! Paths inside an image begin at its root, with a slash or without. Names are bytes.
 
@@ -38,7 +38,8 @@ use crate::fs_image;
 ///
 /// Commands that only look write nothing, also where the journal needs recovery: they see the file
 /// system as it will be. Commands that change something lock the image, and go through its journal:
-/// whenever they are cut off, the file system stays whole. Files are root's unless said otherwise.
+/// an interruption at any time leaves the file system consistent. Files are root's unless said
+/// otherwise.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,

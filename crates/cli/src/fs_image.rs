@@ -47,7 +47,7 @@ impl From<AssignMode> for Assign {
     }
 }
 
-/// How zeros that stay in a file get to the layers below the image.
+/// How zeros written to a file reach the layers below the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ZeroesMode {
     /// By metadata: allocated below, perhaps unwritten
@@ -91,8 +91,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens it for looking. A file system that is mounted is read as it is on the disk, and a line
-    /// on stderr says so.
+    /// Opens it for looking. A mounted file system is read as stored on the disk, and a line on
+    /// stderr reports that.
     pub fn look(path: &Path) -> Result<Self> {
         let device = Self::look_at_device(path)?;
         let options = Options {
@@ -232,11 +232,11 @@ impl Image {
     }
 }
 
-/// Where the superblock begins, how long it is, and where its magic number is.
+/// Offset and length of the superblock, and the offset of its magic number.
 const SUPERBLOCK: (u64, u64, usize) = (1024, 1024, 0x38);
 const MAGIC: [u8; 2] = 0xef53_u16.to_le_bytes();
 
-/// Refuses a device that has nothing of ext4 in it, with what it may be instead.
+/// Refuses a device without ext4, and names the format it has instead.
 ///
 /// # Errors
 /// `Unsupported`; and those of reading.
@@ -272,7 +272,7 @@ fn host_options(access: HostAccess) -> HostOptions {
     }
 }
 
-/// Opens an image for changes, runs `work` on it and closes it, whatever came out.
+/// Opens an image for changes, runs `work` on it and closes it even after an error.
 pub fn changing<T>(
     path: &Path,
     below: SpaceBelow,

@@ -27,7 +27,7 @@ pub enum Block {
     Gap,
 }
 
-/// An indented line: what stands before two spaces, and behind.
+/// An indented line: the text before two spaces, and the text behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub left: String,

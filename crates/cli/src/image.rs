@@ -1,6 +1,6 @@
 //! `extant image`: disk images, raw and qcow2.
 //!
-//! One file per command, by the names of qemu-img. What they do is in `extant-image`.
+//! One file per command, by the names of qemu-img. The operations are in `extant-image`.
 //!
 //! Commands that change an image keep others out of it, by the locks of QEMU; a copy is complete
 //! before it has its name.
@@ -121,13 +121,13 @@ pub struct LookArgs {
     pub image: Option<PathBuf>,
 }
 
-/// An image, open, and what it is inside of.
+/// An open image, and the file-system image that contains it.
 struct Looked {
     layer: Layer,
     _outer: Option<Image>,
 }
 
-/// A file, and what it is inside of.
+/// A file, and the file-system image that contains it.
 type OpenFile = (Arc<dyn SpaceFile>, Option<Image>);
 
 impl LookArgs {
@@ -178,7 +178,7 @@ impl LookArgs {
         FileLocation::new(&self.file, self.image.as_deref())
     }
 
-    /// The file alone, kept from others who would write to it unless it is shared with them.
+    /// The file alone, with a lock against other writers unless it is shared with them.
     fn open_file(&self, share: ShareArgs) -> Result<OpenFile> {
         match &self.image {
             Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),

@@ -1,5 +1,5 @@
-//! Which format an image has, for every command: what `--format` says, else what name and contents
-//! say together (`extant_image::detect`). Refusals say which option settles it.
+//! Which format an image has, for every command: the value of `--format`, otherwise detection from
+//! name and contents (`extant_image::detect`). Refusals say which option settles it.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ pub fn of_existing(
 /// Kind of a file, for commands that work on files as well as on images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Its bytes are what counts.
+    /// Its bytes are taken literally.
     File,
     /// The guest's disk in the qcow2 file is meant.
     Disk,
@@ -115,7 +115,7 @@ pub fn meaning(path: &Path, said: Option<Format>, file: &dyn SpaceFile) -> Resul
     })
 }
 
-/// A remark where the name promises something else than what was found.
+/// A remark if the name suggests another format than the detected one.
 pub fn disagreement(path: &Path, found: Format) -> Option<String> {
     match (detect::of_name(path), found) {
         (Some(Kind::Qcow2), Format::Raw) => {

@@ -1,7 +1,7 @@
-//! Options of images in QEMU's words: `-o cluster_size=2M,compat=1.1`.
+//! Options of images in QEMU's syntax: `-o cluster_size=2M,compat=1.1`.
 //!
-//! A comma in a value is written twice, as for qemu-img. What Extant does not do is refused by its
-//! name; a word that QEMU does not have either is an error of the arguments.
+//! A comma in a value is written twice, as for qemu-img. Unsupported options are refused by name; a
+//! word that QEMU does not have either is an error of the arguments.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 pub struct ImageOptionList {
     /// `preallocation`, if it is among them.
     pub preallocation: Option<Preallocation>,
-    /// The words of qcow2.
+    /// The options of qcow2.
     pub qcow2: Qcow2Options,
     /// The first word that only qcow2 has.
     only_qcow2: Option<String>,
@@ -34,14 +34,14 @@ Options of qcow2 (-o NAME=VALUE,...):
   data_file=NAME           where the data of the guest is
   data_file_raw=on|off     the data file reads as the guest does (off)";
 
-/// The words ask for the list of options.
+/// The argument requests the list of options.
 pub fn asks_for_help(arguments: &[String]) -> bool {
     arguments
         .iter()
         .any(|argument| matches!(argument.as_str(), "help" | "?"))
 }
 
-/// ImageOptionList of qemu-img for what is not done here.
+/// Options of qemu-img that are not supported here.
 const REFUSED: [&str; 6] = [
     "encryption",
     "encrypt",
@@ -69,7 +69,7 @@ impl ImageOptionList {
     /// Reads all `-o` arguments, for an image of `format`.
     ///
     /// # Errors
-    /// `InvalidArgument` for words and values that cannot be, `Unsupported` for what is not done
+    /// `InvalidArgument` for invalid names and values, `Unsupported` for options not supported
     /// here.
     pub fn parse(arguments: &[String], format: Format) -> Result<Self> {
         let mut words = Self::default();
@@ -106,10 +106,10 @@ impl ImageOptionList {
         Ok(words)
     }
 
-    /// Takes a backing file that was given beside the words, for an image of `format`.
+    /// Adds a backing file given by a separate argument, for an image of `format`.
     ///
     /// # Errors
-    /// `InvalidArgument` where the words name one as well, and for images that can have none.
+    /// `InvalidArgument` if the options name one as well, and for images that can have none.
     pub fn set_backing(&mut self, name: &str, backing: Format, format: Format) -> Result<()> {
         if format == Format::Raw {
             return Err(invalid(

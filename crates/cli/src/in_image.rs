@@ -16,7 +16,7 @@ use crate::fs_image::{AssignMode, SpaceBelow, ZeroesMode};
 pub use fallocate::{Opened, Purpose, open};
 pub use new_file::NewFile;
 
-/// Where the file is.
+/// Location of the file.
 #[derive(Args, Clone, Debug)]
 pub struct InImageArgs {
     /// The file is inside this ext4 image or disk, which no other process may use meanwhile

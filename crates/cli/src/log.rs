@@ -1,5 +1,5 @@
-//! Where a server says what went wrong: on stderr, and in the background to the system's log as
-//! well.
+//! Destination of a server's error messages: on stderr, and in the background to the system's log
+//! as well.
 //!
 //! Format of the log: RFC 3164, in the short form that `/dev/log` takes.
 

@@ -2,8 +2,8 @@
 //!
 //! It adds arguments and output to the libraries: `extant-hostfs` for host files, `extant-ext4` for
 //! files inside file-system images, `extant-image` for disk images, `extant-pool` for pools. One
-//! file per subcommand. Results go to stdout, progress and errors to stderr; `exit.rs` defines the
-//! exit status.
+//! file per subcommand. Results are printed on stdout, progress and errors on stderr; `exit.rs`
+//! defines the exit status.
 //!
 //! Module layers, lowest first:
 //!
@@ -151,9 +151,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command, and what holds for all it prints: `--json` and `--quiet`.
+/// The command, and the options for all its output: `--json` and `--quiet`.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    // Also for arguments that are wrong, so before they are parsed.
+    // Also for invalid arguments, so before parsing.
     let mut options = arguments.iter().take_while(|word| *word != "--");
     if options.any(|word| word == "--json") {
         exit::use_json();

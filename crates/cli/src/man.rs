@@ -1,4 +1,4 @@
-//! Man pages: clap_mangen renders what clap knows; the text below the help becomes EXAMPLES, NOTES
+//! Man pages: clap_mangen renders the data of clap; the text below the help becomes EXAMPLES, NOTES
 //! and EXIT STATUS.
 //!
 //! FILES, ENVIRONMENT and SEE ALSO are the tables below.
@@ -263,7 +263,7 @@ impl Below {
     }
 }
 
-/// A command line as it is typed, and what it does.
+/// A command line, and its effect.
 fn example(row: &Row) -> String {
     let mut out = format!(".PP\n.nf\n{}.fi\n", lines(&row.left));
     if !row.right.is_empty() {

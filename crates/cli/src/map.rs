@@ -142,7 +142,7 @@ pub enum ColorChoice {
     Never,
 }
 
-/// Maps the files and prints what was asked for on stdout.
+/// Maps the files and prints the requested output on stdout.
 pub fn run(args: &MapArgs) -> Result<ExitCode> {
     let stdout = io::stdout();
     let paint = paint(args.color, &stdout);

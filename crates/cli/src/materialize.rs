@@ -107,7 +107,7 @@ impl MaterializeArgs {
     }
 }
 
-/// Materializes the file and prints what was done.
+/// Materializes the file and prints the result.
 pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
@@ -135,7 +135,7 @@ pub enum Done {
     Disk(Box<image::Done>),
 }
 
-/// A file that was made real, as JSON has it.
+/// A materialized file, in JSON.
 #[derive(Serialize)]
 pub struct MaterializeOutput {
     #[serde(flatten)]

@@ -1,7 +1,7 @@
 //! `extant mount`: an ext4 image or disk as files for every program.
 //!
-//! Unless it stays in the foreground, the server is a process of its own: this program, started
-//! again, which reports on its stdout that it is ready, and then detaches from the terminal
+//! Unless it runs in the foreground, the server is a separate process: this program, started again,
+//! which reports on its stdout that it is ready, and then detaches from the terminal
 //! (`crate::background`). The server itself reports earlier failures, and its exit status is passed
 //! on.
 //!
@@ -30,11 +30,10 @@ pub use helper::{mount_helper, umount_helper};
 
 /// Use the files of an ext4 image or disk in any program, through FUSE.
 ///
-/// The server goes to the background when the files are there. Without root, `fusermount3` mounts;
-/// then the files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows
-/// it. A journal that needs recovery is replayed; an image that may not be written is mounted
-/// read-only. `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes
-/// included.
+/// The server detaches when the files are accessible. Without root, `fusermount3` mounts; then the
+/// files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows it. A
+/// journal that needs recovery is replayed; an image that may not be written is mounted read-only.
+/// `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes included.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -20,9 +20,9 @@ pub use place::{AnyPoolArgs, ConfigArgs, PoolArgs};
 /// Define pools: directories of volumes, with limits.
 ///
 /// Any directory is a pool without a definition, and so is the root of any ext4 image, which needs
-/// neither root nor a mount. A definition gives one a name, and says how much may be promised.
-/// Nothing is promised that does not exist, unless an overcommit says so: of two volumes that do
-/// not both fit, one is refused.
+/// neither root nor a mount. A definition gives a pool a name and a limit for promised space.
+/// Only existing space is promised, unless an overcommit allows more: of two volumes that do not
+/// both fit, one is refused.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,

@@ -30,7 +30,7 @@ pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints `value` as it is.
+/// Prints `value` unchanged.
 pub fn text(value: impl Display) -> ExitCode {
     if is_quiet() {
         ExitCode::SUCCESS
@@ -66,7 +66,7 @@ fn with_version(text: String, indent: &str) -> String {
     }
 }
 
-/// `value` as indented JSON and nothing else, for what has to look as another program prints it.
+/// `value` as indented JSON and nothing else, for output in the format of another program.
 pub fn plain_json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("reports are plain data")
 }

@@ -1,4 +1,4 @@
-//! `extant probe`: what a place can do, and what `create` would do there.
+//! `extant probe`: the capabilities of a file system, and the plan of `create` there.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

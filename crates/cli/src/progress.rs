@@ -43,7 +43,7 @@ pub struct ProgressArgs {
     pub stream: StreamArgs,
 }
 
-/// Where progress goes for another program.
+/// Destination of progress for another program.
 #[derive(Args, Clone, Debug)]
 pub struct StreamArgs {
     /// Write progress and outcome as JSON lines to an open file descriptor, such as a pipe
@@ -86,7 +86,7 @@ impl ProgressArgs {
         }
     }
 
-    /// Runs `work`, which reports its progress, and reports its outcome. The display is gone on
+    /// Runs `work`, which reports its progress, and reports its outcome. The display is removed on
     /// return.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl ProgressArgs {
 }
 
 impl StreamArgs {
-    /// A display for the other program, and on stderr as a terminal wants it, or silent.
+    /// A display for the other program, and on stderr for a terminal or silent.
     pub fn display(&self, is_silent: bool) -> Result<Display> {
         let mode = if is_silent {
             ProgressMode::None
@@ -124,7 +124,7 @@ pub struct Display {
     bar: Option<ProgressBar>,
     /// Width of the terminal that the bar is laid out for.
     columns: Cell<u16>,
-    /// Lines go to stderr too.
+    /// Lines are printed on stderr too.
     shows_lines: bool,
     stream: Option<Stream>,
     lines: RefCell<Lines>,

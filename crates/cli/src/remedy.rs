@@ -1,5 +1,5 @@
-//! The options that a refusal suggests: the only place where an error gets words of the command
-//! line.
+//! The options that a refusal suggests: the only place where options of the command line are added
+//! to an error.
 
 use std::fmt;
 

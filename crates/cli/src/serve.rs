@@ -1,8 +1,8 @@
 //! `extant serve`: files, disks and files inside images as NBD exports.
 //!
 //! One source for each export (`source`), one server for all of them. The server says where it can
-//! be reached when it can, on stdout, as URIs. It ends by a signal: what was taken from clients is
-//! finished, the devices are flushed, an image is closed.
+//! be reached when it can, on stdout, as URIs. It ends by a signal: received requests are
+//! completed, the devices are flushed, an image is closed.
 //!
 //! The files stay locked meanwhile, so that two writers exclude each other.
 
@@ -231,7 +231,7 @@ impl From<Discard> for DiscardPolicy {
     }
 }
 
-/// Serves; `words` are those this program was called by.
+/// Serves; `words` are the arguments of this program.
 pub fn run(args: &ServeArgs, words: &[OsString], cancel: &CancelToken) -> ExitCode {
     let done = match (args.fork, args.background_server) {
         (_, true) => server::run(args, RunMode::Background, cancel),

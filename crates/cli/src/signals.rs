@@ -1,7 +1,7 @@
 //! Signals become a cancel.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP asks the operation to stop and clean up; a
-//! second one ends the process at once, with what it was doing left as after a kill.
+//! The first SIGINT, SIGTERM or SIGHUP asks the operation to stop and clean up; a second one ends
+//! the process at once, as a kill does.
 
 use std::io;
 use std::sync::Arc;

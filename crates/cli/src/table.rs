@@ -1,5 +1,5 @@
-//! Tables of text: a line of headings, columns as wide as what is in them, numbers and sizes
-//! aligned to the right.
+//! Tables of text: a line of headings, columns as wide as their content, numbers and sizes aligned
+//! to the right.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! umount(8) and fusermount3 return when the files are gone from the tree of names; the server then
 //! still writes its journal home. It holds the lock of the image until it has: that is what is
-//! waited for. Afterwards the image itself says whether it was closed in order.
+//! waited for. Afterwards the state in the image shows whether it was closed cleanly.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -78,7 +78,7 @@ pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
 
 /// The mount at a directory, or of an image; of several the one that is seen.
 fn find(place: &Path) -> Result<Mount> {
-    // A mount whose server is gone is no place to go to; its name will do.
+    // A mount whose server has ended cannot be entered; its name will do.
     let point = fs::canonicalize(place).or_else(|_| std::path::absolute(place));
     let point = point.map_err(|error| Error::from(error).at(place))?;
     let table = Mount::all().map_err(|error| Error::from(error).during("read mounts"))?;
@@ -95,13 +95,13 @@ fn find(place: &Path) -> Result<Mount> {
     }
 }
 
-/// Whether it is a mount of this program, whatever its subtype is said to be.
+/// Whether it is a mount of this program, independent of its reported subtype.
 fn is_ours(mount: &Mount) -> bool {
     let probe = || mounted::probe(&File::open(&mount.point).ok()?).ok()?;
     mount.fs_type == FS_TYPE || (mount.fs_type.starts_with("fuse.") && probe().is_some())
 }
 
-/// Waits until the server has let go of the image, and sees to it that it is closed in order.
+/// Waits until the server has released the image, and checks that it was closed cleanly.
 fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     let image = &mount.source;
     // Another mount of the same image by a fast user is not awaited.

@@ -1,7 +1,6 @@
 //! `extant vol`: the volumes of a pool.
 //!
-//! Long operations are jobs: `work.rs` runs it here with a bar, or leaves it to a process of its
-//! own.
+//! Long operations are jobs: `work.rs` runs it here with a bar, or hands it to a separate process.
 
 mod clone;
 mod create;

@@ -1,4 +1,4 @@
-//! Counts in words.
+//! Counts as text.
 
 /// `1 volume`, `3 volumes`.
 pub fn count(number: u64, thing: &str) -> String {

@@ -113,7 +113,7 @@ pub struct FallocateArgs {
     pub files: Vec<OsString>,
 }
 
-/// Reads what follows the program's name.
+/// Parses the arguments behind the program's name.
 pub(super) fn parse(arguments: Vec<OsString>) -> Result<FallocateArgs, Failure> {
     let command = FallocateArgs::augment_args(clap::Command::new("fallocate"))
         .version(concat!("from extant ", env!("CARGO_PKG_VERSION")))

@@ -77,7 +77,7 @@ pub fn report_inside(
 struct HoleOutput<'a, W> {
     out: &'a mut W,
     detail: Detail,
-    /// Where the last data ended: the next file hole begins there.
+    /// End of the last data: the next file hole begins there.
     data_end: u64,
     holes: u64,
     hole_bytes: u64,

@@ -1,4 +1,5 @@
-//! The command on a file inside an image: the engine's own operations, in the same words.
+//! The command on a file inside an image: the engine's own operations, with the same options and
+//! messages.
 
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +44,7 @@ pub(super) fn execute(
     let place = image.place(path.as_os_str().as_bytes());
     let done = run(args, operation, &image, &file, range, cancel);
     drop(file);
-    // Durable and whole before anything is said.
+    // Durable and complete before any message.
     let said = image.finish(done).map_err(|error| failed(error, &place))?;
     match said {
         Outcome::Range(done) => tell(args, &place, range, done),

@@ -4,8 +4,8 @@
 //! (`0x`) or binary (`0b`), also with a suffix; there is no suffix `B`, nothing
 //! may follow the number, and the `i` of `KiB` is small. A comma is never a decimal point.
 //!
-//! One thing is better than in the real one: fractions are exact, so `1.8K` is 1843
-//! bytes (truncated), not 2048.
+//! One difference to the original: fractions are exact, so `1.8K` is 1843 bytes (truncated), not
+//! 2048.
 
 use std::ffi::OsStr;
 
@@ -14,7 +14,7 @@ const LETTERS: &str = "KMGTPEZY";
 /// More digits of a fraction are insignificant: a byte of the largest number is 1 in 2^63.
 const FRACTION_DIGITS: usize = 19;
 
-/// The number of bytes, at most `i64::MAX`; `None` for what is no number.
+/// The number of bytes, at most `i64::MAX`; `None` if the text is no number.
 pub fn parse(text: &OsStr) -> Option<u64> {
     let text = text.to_str()?;
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);

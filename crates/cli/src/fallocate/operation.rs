@@ -1,7 +1,7 @@
 //! Which operation the options ask for.
 //!
-//! Operations exclude each other, and some exclude `--keep-size`. A report goes with
-//! everything and then nothing else is done, as in the real one.
+//! Operations exclude each other, and some exclude `--keep-size`. `--report-holes` is accepted with
+//! every option and disables all other operations, as in the original.
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -12,7 +12,7 @@ use super::FallocateArgs;
 /// Operation on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// One request to the kernel, reported in these words.
+    /// One request to the kernel, and its message.
     Kernel(FallocateMode, &'static str),
     /// Allocate, whatever it takes.
     Posix,
@@ -84,7 +84,7 @@ impl Operation {
     }
 }
 
-/// The first two options, in the order given, that exclude each other, in words.
+/// The message about the first two options, in the order given, that exclude each other.
 pub fn check(matches: &ArgMatches) -> Result<(), String> {
     let mut given: Vec<(usize, &str)> = EXCLUSIVE
         .into_iter()

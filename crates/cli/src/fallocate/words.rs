@@ -1,4 +1,4 @@
-//! Sizes, shares and errors in the words that scripts expect.
+//! Sizes, shares and errors in the format that scripts expect.
 
 use std::fmt;
 use std::io;
@@ -58,7 +58,7 @@ impl fmt::Display for Share {
 /// Message of the operating system for `error` on opening `path`.
 pub fn open_error(error: &Error, path: &Path) -> String {
     let errno = error.os_errno().or_else(|| {
-        // Opening went well, but a space file it is not.
+        // The file was opened, but its type has no space operations.
         let kind = std::fs::metadata(path).ok()?.file_type();
         if kind.is_dir() {
             Some(libc::EISDIR)

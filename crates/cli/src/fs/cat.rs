@@ -1,6 +1,6 @@
 //! `extant fs cat`.
 //!
-//! Holes are not read. Where stdout is a regular file at whose end we are, they stay holes there
+//! Holes are not read. If stdout is a regular file positioned at its end, they become holes there
 //! too.
 
 use std::fs::File;

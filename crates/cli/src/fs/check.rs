@@ -1,7 +1,7 @@
 //! `extant fs check`: the consistency check, with the exit status of `e2fsck -n`.
 //!
-//! The journal is first replayed in memory. Where the file system is too damaged for that, the
-//! device is checked as it is.
+//! The journal is first replayed in memory. If the file system is too damaged for that, the device
+//! is checked without replay.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<R
     refuse_without_ext4(&*device).map_err(|error| error.at(&args.image))?;
     let options = CheckOptions {
         findings_max: args.findings,
-        // Linux writes them at unmount; who copies a mounted disk has old ones.
+        // Linux writes them at unmount; a copy of a mounted disk has outdated ones.
         totals: Totals::Ignore,
         ..CheckOptions::default()
     };

@@ -41,7 +41,7 @@ impl Tally {
         }
     }
 
-    /// In words, behind `heading`.
+    /// As text, behind `heading`.
     pub(super) fn describe(&self, heading: &str) -> String {
         let mut parts = Vec::new();
         for (count, one, many) in [

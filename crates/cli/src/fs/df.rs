@@ -115,7 +115,7 @@ pub(super) fn run(args: &DfArgs) -> Result<ExitCode> {
     Ok(print::text(lines.join("\n")))
 }
 
-/// Used of used and available, rounded up, as df has it.
+/// Used of used and available, rounded up, as in df.
 fn percent(used: u64, rest: u64) -> String {
     match used + rest {
         0 => "-".to_owned(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::time;
 use crate::fs_image::names;
 
-/// A file as JSON has it.
+/// A file in JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct FileEntry {
     /// Bytes that are no UTF-8 are replaced; then `path_hex` has them all.

@@ -113,7 +113,7 @@ pub(super) fn run(args: &FragArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let worst = worst.into_iter().map(|file| Shown {
         path: match paths.get(&file.inode) {
             Some(path) => String::from_utf8_lossy(path).into_owned(),
-            // In use, and no directory says its name.
+            // In use, and no directory has its name.
             None => format!("<inode {}>", file.inode),
         },
         inode: file.inode.0,

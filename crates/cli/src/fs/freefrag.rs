@@ -1,4 +1,4 @@
-//! `extant fs freefrag`: what e2freefrag(8) prints.
+//! `extant fs freefrag`: the output of e2freefrag(8).
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -164,7 +164,7 @@ impl FreeSpace {
              Extent Size Range :  Free extents   Free Blocks  Percent",
             self.smallest_bytes / 1024,
             self.largest_bytes / 1024,
-            // In whole blocks first, as e2freefrag has it.
+            // Rounded to whole blocks first, as in e2freefrag.
             self.free_blocks / self.runs.max(1) * self.block_bytes / 1024,
             self.runs,
         );

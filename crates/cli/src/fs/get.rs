@@ -137,7 +137,7 @@ struct Get<'a> {
     args: &'a GetArgs,
     owners: Owners,
     meter: Meter<'a>,
-    /// Where the first name of a file with several is.
+    /// The first name of a file with several.
     linked: HashMap<InodeNumber, PathBuf>,
     tally: Tally,
     buffer: Vec<u8>,
@@ -242,7 +242,7 @@ impl Get<'_> {
     fn get_file(&mut self, step: &Step<'_>, name: &[u8]) -> Result<()> {
         let file = step.node.file().at_inner(self.image, step.path)?;
         let size = file.size().at_inner(self.image, step.path)?;
-        // By the field, so that the others stay free to be changed.
+        // Borrows only this field, so that the others can still be changed.
         let here = self.open.last().expect("the destination is open");
         let out = here.new_file()?;
         out.resize(size)?;

@@ -235,7 +235,7 @@ fn symbolic_link(
     })
 }
 
-/// Where something goes.
+/// Destination of a file.
 pub(super) enum LinkDestination<'a> {
     /// Under its own name into a directory, called so.
     Into(Node, &'a Path),
@@ -261,7 +261,7 @@ impl<'a> LinkDestination<'a> {
         }
     }
 
-    /// The directory, the name in it, and the path of both, for what is called `source` now.
+    /// The directory, the name in it, and the full path, for the destination of `source`.
     pub(super) fn name_for(
         &self,
         image: &Image,

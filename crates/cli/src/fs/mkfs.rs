@@ -165,9 +165,9 @@ fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
     }
 }
 
-/// The options, and that the root directory belongs to the user who calls, unless that is root.
-/// mke2fs takes the last `-E` alone, so the owner goes into the one that is there. A tree to copy
-/// (`-d`) has an owner of its own.
+/// The options, with the calling user as the owner of the root directory unless that is root.
+/// mke2fs uses the last `-E` only, so the owner is added to the existing one. A tree to copy (`-d`)
+/// has an owner of its own.
 fn with_owner(options: &[OsString], user: Uid, group: Gid) -> Vec<OsString> {
     let mut options = options.to_vec();
     if user.is_root() {

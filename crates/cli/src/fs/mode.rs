@@ -1,7 +1,7 @@
 //! Modes as chmod(1) takes them: octal, or changes in letters.
 //!
-//! Without `u`, `g`, `o` or `a` a change is for all of them: the umask of this machine says nothing
-//! about an image.
+//! Without `u`, `g`, `o` or `a` a change is for all of them: the umask of this machine does not
+//! apply to an image.
 
 use std::str::FromStr;
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// A user and a group; what is `None` stays.
+/// A user and a group; `None` leaves it unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub uid: Option<u32>,
@@ -38,7 +38,7 @@ impl FromStr for Owner {
     }
 }
 
-/// Whose copied files are.
+/// Owner of the copied files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyOwner {
     /// The owner of the source.

@@ -61,7 +61,7 @@ pub struct PutArgs {
     #[arg(long, short)]
     pub recursive: bool,
 
-    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0, or you
+    /// Owner of the files: UID:GID, or host for those that they have here [default: 0:0, or you
     /// where the image's root directory is yours]
     #[arg(long, value_name = "OWNER")]
     pub owner: Option<CopyOwner>,
@@ -120,7 +120,7 @@ pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
 struct Put<'a> {
     image: &'a Image,
     args: &'a PutArgs,
-    /// The image as a file of the host, which cannot be put into itself.
+    /// The image as a file of the host, which cannot be copied into itself.
     itself: Option<Metadata>,
     meter: Meter<'a>,
     /// Files with several names, by device and inode on the host.
@@ -129,7 +129,7 @@ struct Put<'a> {
     buffer: Vec<u8>,
 }
 
-/// Where a file goes.
+/// Destination of a file.
 struct Destination<'a> {
     directory: &'a Node,
     name: &'a [u8],
@@ -420,7 +420,7 @@ impl Put<'_> {
         place.directory.lookup(place.name).is_ok()
     }
 
-    /// Gives a file its name, which it takes from what has it.
+    /// Gives a file its name, replacing an existing file of that name.
     fn name(&self, node: &Node, place: &Destination<'_>) -> Result<()> {
         match place.directory.link(place.name, node) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !self.args.no_clobber => {}

@@ -14,7 +14,7 @@ use crate::fs_image::names::{escaped, hex_unless_text};
 use crate::fs_image::{At, Image};
 use crate::print;
 
-/// Extents that are shown in words; --json has all.
+/// Extents that are shown as text; --json has all.
 const SHOWN: usize = 16;
 
 /// Print everything about files in an image: size, blocks, owner, times, flags, attributes,

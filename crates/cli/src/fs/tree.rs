@@ -60,7 +60,7 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
         directories: 0,
         files: 0,
     };
-    // Of every directory on the way down, whether a line leads past it.
+    // For every directory on the path down, whether a vertical line continues below it.
     let mut goes_on: Vec<bool> = Vec::new();
     let mut bar = String::new();
     walk(&image, &root, path, &mut |step| {

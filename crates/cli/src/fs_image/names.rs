@@ -31,7 +31,7 @@ pub fn last(path: &[u8]) -> &[u8] {
 pub enum Names {
     /// Byte by byte, for programs.
     Raw,
-    /// With everything escaped that a terminal would act on.
+    /// With all control characters of terminals escaped.
     Escaped,
 }
 

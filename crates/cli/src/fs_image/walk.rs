@@ -37,10 +37,10 @@ pub fn names_of(directory: &Node) -> Result<Vec<Vec<u8>>> {
     Ok(found)
 }
 
-/// When something is visited.
+/// Order of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Before what is in it.
+    /// Before its content.
     Before,
     /// A directory again, after everything in it.
     After,
@@ -60,7 +60,7 @@ pub struct Step<'a> {
     pub depth: usize,
     /// No other name follows in its directory.
     pub is_last: bool,
-    /// Whether what is in it comes first.
+    /// Whether its content is visited first.
     pub stage: Stage,
 }
 
@@ -189,7 +189,7 @@ pub fn scan_names(
                 Ok(ControlFlow::Continue(())) => {}
                 _ => return ControlFlow::Break(()),
             }
-            // A file system without `filetype` does not say here what it is.
+            // A file system without `filetype` does not store the type here.
             if matches!(listed.file_type, Some(FileType::Directory) | None) {
                 below.push((listed.inode, name));
             }

@@ -1,4 +1,4 @@
-//! `extant image create`: the words of `qemu-img create`, for what `extant create` does.
+//! `extant image create`: the options of `qemu-img create` for `extant create`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ pub(super) fn run(args: &ImageCreateArgs, cancel: &CancelToken) -> ExitCode {
 }
 
 impl ImageCreateArgs {
-    /// The same in the words of `extant create`.
+    /// The same as options of `extant create`.
     fn whole(&self, cancel: &CancelToken) -> Result<CreateArgs> {
         let missing = |what: &str| Error::new(ErrorKind::InvalidArgument).detail(what);
         let path = self

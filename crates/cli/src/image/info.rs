@@ -61,7 +61,7 @@ pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
         }
     }
     Ok(match (args.form.is_json(), args.backing_chain) {
-        // As qemu-img, which prints a list here.
+        // As in qemu-img, a list.
         (true, true) => print::text(print::plain_json(&told)),
         (true, false) => print::json(&told[0]),
         (false, _) => {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
     })
 }
 
-/// An image as JSON has it.
+/// An image in JSON.
 #[derive(Serialize)]
 struct InfoReport {
     #[serde(flatten)]

@@ -61,7 +61,7 @@ pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
-/// The result: an image that is full, as JSON has it.
+/// The result: a fully allocated image, in JSON.
 #[derive(Serialize)]
 pub struct Done {
     #[serde(flatten)]
@@ -90,7 +90,7 @@ impl Done {
         })
     }
 
-    /// In words or as JSON.
+    /// As text or JSON.
     pub fn said(&self, output: &OutputArgs, display: &Display) -> String {
         if output.json {
             return display.json_text(self);

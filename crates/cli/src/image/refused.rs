@@ -1,5 +1,5 @@
-//! Commands and options of qemu-img that Extant does not have, refused by their names and with what
-//! to use instead.
+//! Commands and options of qemu-img that Extant does not have, refused by name, with the
+//! replacement.
 //!
 //! clap has only seen a word that it does not know; here it gets its meaning.
 
@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use extant_space::{Error, ErrorKind};
 
-/// A command, and what to use in its place.
+/// A command, and its replacement.
 const COMMANDS: [(&str, &str); 9] = [
     (
         "amend",
@@ -33,7 +33,7 @@ const COMMANDS: [(&str, &str); 9] = [
     ("ls", "extant fs ls"),
 ];
 
-/// The command (any where it is empty), an option, and what to use in its place.
+/// The command (empty: any), an option, and its replacement.
 const OPTIONS: [(&str, &str, &str); 16] = [
     (
         "convert",
@@ -85,8 +85,8 @@ const OPTIONS: [(&str, &str, &str); 16] = [
     ),
 ];
 
-/// The error of a command line of `extant image` that `error` is of, where it holds what qemu-img
-/// has and Extant does not.
+/// The error for a command line of `extant image` that failed with `error`, if it holds a command
+/// or option that only qemu-img has.
 pub fn refusal(arguments: &[OsString], error: &clap::Error) -> Option<Error> {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     if words.get(1) != Some(&"image") {

@@ -58,7 +58,7 @@ pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     };
     match status.state {
         JobState::Cancelled => Ok(printed),
-        // It ended in another way before it heard.
+        // It ended in another way before it received the request.
         _ => Ok(ExitCode::FAILURE),
     }
 }

@@ -1,7 +1,7 @@
 //! The process of a detached job.
 //!
-//! It has a session of its own, and nothing to say: what comes of the job is in its record. A
-//! signal interrupts the job, so that it can be resumed after a restart of the machine.
+//! It has its own session and prints nothing: the outcome of the job is in its record. A signal
+//! interrupts the job, so that it can be resumed after a restart of the machine.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;

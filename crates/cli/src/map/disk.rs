@@ -33,7 +33,7 @@ impl Disk {
         })
     }
 
-    /// Splits what the image says by the places that the file has on the device.
+    /// Splits the extents of the image by the file's extents on the device.
     fn place(
         &self,
         found: &ImageExtent,

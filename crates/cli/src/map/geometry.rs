@@ -1,9 +1,8 @@
 //! The longest run that the file system under a file can allocate, which the
 //! fragmentation score measures against.
 //!
-//! As `e4defrag` does it: of ext4 the groups and flex groups are read from the
-//! superblock, when the device may be read (root); else they are those that
-//! `mke2fs` makes by default.
+//! As in `e4defrag`: of ext4 the groups and flex groups are read from the superblock, when the
+//! device may be read (root); else they are those that `mke2fs` makes by default.
 //!
 //! Format: the kernel's Documentation/filesystems/ext4/super.rst.
 

@@ -14,9 +14,9 @@ use super::names;
 pub(super) struct Opened {
     /// The path as it is shown.
     pub(super) name: String,
-    /// The path as JSON has it: bytes that are no UTF-8 are replaced.
+    /// The path in JSON: bytes that are no UTF-8 are replaced.
     pub(super) path: String,
-    /// Raw for what is taken as it is.
+    /// Raw if the file is mapped literally.
     pub(super) format: Format,
     pub(super) size_bytes: u64,
     /// Layers between the file and this one; 0 for the file itself.

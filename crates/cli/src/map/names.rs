@@ -5,7 +5,7 @@ use std::path::Path;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The path with everything escaped that could change how a line reads.
+/// The path with all characters escaped that could change the layout of a line.
 pub(super) fn shown(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use extant_space::{Error, Result};
 
-/// Runs `write` on a temporary file beside `path` and gives it the name, which no
-/// other file has unless it may be replaced; on failure nothing is left behind and
-/// what had the name keeps it.
+/// Runs `write` on a temporary file in the directory of `path` and renames it to `path`, replacing
+/// a file only if that is allowed; on failure the temporary file is removed and an existing file is
+/// unchanged.
 pub(super) fn write_atomically(
     path: &Path,
     may_replace: bool,

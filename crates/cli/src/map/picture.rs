@@ -277,7 +277,7 @@ impl Picture {
 }
 
 /// Heights of the fills of a cell, in the order of [`Fill::ALL`], `height` in all.
-/// Whatever is there is at least one unit high.
+/// Every element is at least one unit high.
 fn stack(cell: &Cell, height: u32) -> [u32; Fill::ALL.len()] {
     let total = u128::from(cell.total_bytes().max(1));
     let mut heights = Fill::ALL.map(|fill| {

@@ -7,7 +7,7 @@ use super::scan::Scan;
 
 const MIB: u64 = 1 << 20;
 
-/// 16 MiB each: written, shared, unwritten, hole; every piece in a place of its own.
+/// 16 MiB each: written, shared, unwritten, hole; every piece at a different place.
 pub(super) fn four_states() -> Vec<Extent> {
     let piece = |at: u64, state, flags| Extent {
         logical: ByteRange::new(at * 16 * MIB, (at + 1) * 16 * MIB),

@@ -1,4 +1,4 @@
-//! Where the files are that are mapped: on the host, or inside an image.
+//! Location of the mapped files: on the host, or inside an image.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

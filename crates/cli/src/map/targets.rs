@@ -1,5 +1,4 @@
-//! The files that pictures are written to: none that is there already, unless that is forced, and
-//! never one that is mapped.
+//! The files that pictures are written to: no existing file, unless forced, and never a mapped one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use extant_sys::identity::Identity;
 
 /// The files of the pictures.
 pub(super) struct Targets {
-    /// Those that are there, to be replaced.
+    /// Existing files to be replaced.
     found: Vec<(PathBuf, Identity)>,
 }
 
@@ -66,7 +65,7 @@ impl Targets {
     }
 }
 
-/// Of files that are to be, only the names can be compared.
+/// For files that do not exist yet, only the names can be compared.
 fn is_same_name(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         let directory = path

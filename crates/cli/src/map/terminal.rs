@@ -45,7 +45,7 @@ pub(super) enum Charset {
 }
 
 impl Charset {
-    /// ASCII where the locale or the terminal says that nothing else is shown.
+    /// ASCII if the locale or the terminal supports nothing else.
     pub(super) fn of_terminal() -> Self {
         if terminal::has_utf8() {
             Self::Unicode

@@ -75,7 +75,7 @@ impl Walk {
         }
     }
 
-    /// The file, or `None` for what is no file; a directory's entries are queued.
+    /// The file, or `None` if it is no regular file; a directory's entries are queued.
     fn visit(&mut self, next: Pending) -> Result<Option<MapFile>> {
         let wrong = |source| Error::from(source).at(&next.path);
         let (metadata, device) = match next.origin {

@@ -88,7 +88,7 @@ struct UmountHelper {
     fs_type: Option<String>,
 }
 
-/// Mounts as mount(8) wants it.
+/// Mounts with the arguments of mount(8).
 pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
     let args = match MountHelper::try_parse_from(arguments) {
         Ok(args) => args,
@@ -122,7 +122,7 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
     }
 }
 
-/// Unmounts as umount(8) wants it.
+/// Unmounts with the arguments of umount(8).
 pub fn umount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
     let args = match UmountHelper::try_parse_from(arguments) {
         Ok(args) => args,

@@ -28,8 +28,8 @@ use crate::fs_image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 
-/// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of
-/// the device was met.
+/// Mounts, and answers until it is unmounted. The status is that of the image: whether the device
+/// reported an error.
 pub(super) fn run(wish: &Wish, mode: RunMode, cancel: &CancelToken) -> Result<ExitCode> {
     if mode == RunMode::Background {
         background::leave_terminal();
@@ -100,13 +100,13 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
     };
     let filesystem = opened.map_err(|error| error.at(path))?;
     if options.fuse.source.is_none() {
-        // By its full name, so that it is found again: from where it is mounted to what is mounted.
+        // By its full name, so that it is found again: the mount point, then the source.
         let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
         options.fuse.source = Some(full.to_string_lossy().into_owned());
     }
     let owner = filesystem.root().map(|root| root.attributes().uid);
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    // Without a root directory the mount fails, and says why.
+    // Without a root directory the mount fails with the reason.
     options.map_root_to(user.as_raw(), group.as_raw(), owner.unwrap_or(0));
     Ok(filesystem)
 }
@@ -125,7 +125,7 @@ fn open_with(path: &Path, options: &MountOptions) -> Result<Filesystem> {
     Filesystem::open(device, filesystem_options(options))
 }
 
-/// `Unsupported` is what the engine says of features that are only read.
+/// The engine returns `Unsupported` for features that it only reads.
 fn may_fall_back(wish: &Wish, wanted: Access, error: &Error) -> bool {
     wanted == Access::ReadWrite
         && wish.on_read_only == OnReadOnly::Fallback
@@ -139,7 +139,7 @@ fn may_fall_back(wish: &Wish, wanted: Access, error: &Error) -> bool {
         )
 }
 
-/// Mounts and says so. From the first signal on that is not missed, they are the session's.
+/// Mounts and reports it. From the first signal on that is not missed, they are the session's.
 fn begin(
     wish: &Wish,
     options: &MountOptions,

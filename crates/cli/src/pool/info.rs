@@ -53,7 +53,7 @@ fn describe(info: &PoolInfo) -> String {
     let volumes = count(space.volumes, "volume");
     let mut out = match &info.name {
         Some(name) => format!("{name}: {}, {volumes}", info.kind.name()),
-        // As libvirt's XML calls it.
+        // The name in libvirt's XML.
         None => {
             let name = path.file_name().unwrap_or(path.as_os_str());
             let name = print::path(name.as_ref());

@@ -14,7 +14,7 @@ use extant_space::{Error, Result};
 use crate::complete;
 use crate::exit::{self, Style};
 
-/// Where definitions are.
+/// Location of definitions.
 #[derive(Args, Clone, Debug)]
 pub struct ConfigArgs {
     /// Where definitions of pools are kept
@@ -57,7 +57,7 @@ impl PoolArgs {
         Ok(Pool::open(self.definition()?)?.telling_waits(tell_wait))
     }
 
-    /// The words that name the same pool for a process in another directory.
+    /// The arguments that name the same pool for a process in another directory.
     pub fn absolute(&self) -> Result<Vec<PathBuf>> {
         let absolute =
             |path: &Path| std::path::absolute(path).map_err(|source| Error::from(source).at(path));

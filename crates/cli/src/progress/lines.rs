@@ -1,8 +1,8 @@
 //! Contents and times of progress lines.
 //!
 //! A line when a phase begins, and about ten a second. The rate is that of the last seconds of the
-//! phase, so that a disk that became slower is seen, and what was there before the operation began
-//! does not count.
+//! phase, so that it shows when a disk slows down, and excludes bytes done before the operation
+//! began.
 //!
 //! Format: docs/formats/progress.md.
 
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use extant_space::{Error, ErrorKind, Phase, Progress};
 use serde::Serialize;
 
-/// Lines a second are enough for a program that draws a bar of its own.
+/// This many lines a second are enough for a program that draws its own bar.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The rate is that of so long.
 const RATE_SPAN: Duration = Duration::from_secs(3);
-/// A rate of less says nothing.
+/// A rate over a shorter time is meaningless.
 const RATE_SPAN_MIN: Duration = Duration::from_millis(90);
 
 /// Composes the lines of one operation.
@@ -116,7 +116,7 @@ impl Lines {
             self.marks.clear();
         }
         self.marks.push_back((now, done_bytes));
-        // One from before the span stays, for the rate over the whole of it.
+        // One sample from before the span is kept, for the rate over the whole span.
         while self.marks.len() > 2 && now.saturating_duration_since(self.marks[1].0) >= RATE_SPAN {
             self.marks.pop_front();
         }

@@ -20,8 +20,8 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// For the last line. A reader who has room for one gets it at once; the buffer of one who has not
-/// was full for long.
+/// For the last line. A reader who has room for one gets it at once; a reader without room has had
+/// a full buffer for long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a listener may have too many connections before it.
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// A way to the other program.
 pub struct Stream {
     slot: Arc<Slot>,
-    /// Nothing comes; closed by the end of the thread.
+    /// No data arrives; closed by the end of the thread.
     is_over: Receiver<()>,
 }
 
@@ -157,7 +157,7 @@ fn write_lines(slot: &Slot, mut to: File, _over: Sender<()>) {
     }
 }
 
-/// Also where the other program has made the descriptor one that does not block.
+/// Even if the other program has set the descriptor to non-blocking.
 fn write_whole(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -224,7 +224,7 @@ mod tests {
                 fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
             }
             let stream = Stream::new(copy(&writer)).unwrap();
-            // None of these waits for the reader, who does not come before the last.
+            // None of these writes waits for the reader, which reads only after the last one.
             for number in 0..10_000 {
                 stream.tell(format!("{number}\n"));
             }

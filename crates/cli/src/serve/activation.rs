@@ -15,7 +15,7 @@ pub(super) fn sockets() -> Result<Vec<BoundSocket>> {
 }
 
 fn take(handed: &mut ListenFd, at: usize) -> io::Result<BoundSocket> {
-    // A socket of another kind stays, and can be requested again.
+    // A socket of another kind is kept, and can be requested again.
     if let Ok(Some(socket)) = handed.take_unix_listener(at) {
         return Ok(BoundSocket::Unix(socket));
     }

@@ -1,4 +1,4 @@
-//! Where clients come: addresses by their names, and sockets that were handed over.
+//! Addresses for clients: addresses by their names, and sockets that were handed over.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::absolute;
@@ -11,13 +11,13 @@ use super::{ServeArgs, activation};
 /// The port that the protocol has been given.
 const PORT: u16 = 10809;
 
-/// Where a server is to listen.
+/// An address to listen at.
 pub(super) struct Wanted<'a> {
     args: &'a ServeArgs,
     sockets: Vec<BoundSocket>,
 }
 
-/// Where a server can be reached.
+/// The address of a server.
 pub(super) struct Reached {
     pub(super) addresses: Vec<Address>,
     /// The process that passed a socket knows its address.
@@ -68,7 +68,7 @@ impl Reached {
     }
 }
 
-/// Of the addresses of a name the first that can be listened on.
+/// The first address of a name that accepts a listener.
 fn listen_at_first(server: &Server, text: &str) -> Result<Address> {
     let mut failure = None;
     for address in resolve(text)? {

@@ -1,4 +1,4 @@
-//! The server's word that clients can come, and where.
+//! The server's ready message, with its addresses.
 
 use extant_blockdev::Device;
 use extant_export::{Access, Address, Scheme};

@@ -27,7 +27,7 @@ use crate::print;
 /// How long clients have to take their replies at the end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Result<ExitCode> {
     if mode == RunMode::Background {
         background::leave_terminal();
@@ -95,7 +95,7 @@ fn serve(
     let ready = Ready::of(sources.list(), &reached.addresses, scheme);
     let word = match (args.json, reached.is_handed_over) {
         (true, _) => ready.json(),
-        // The client that started this program has stdout for its own words.
+        // The client that started this program uses stdout for its own output.
         (false, true) => String::new(),
         (false, false) => ready.uris(),
     };
@@ -125,7 +125,7 @@ fn serve(
     }
     match (ended, mode) {
         (Err(error), RunMode::Background) => {
-            // Stderr is gone.
+            // Stderr is closed.
             log.error(&error);
             Err(error)
         }

@@ -26,7 +26,7 @@ use super::volumes::{NamedFile, NamedFiles};
 use super::{ServeArgs, Served, format};
 use crate::fs_image::{At, Image};
 
-/// A device that counts what clients do to it.
+/// A device that counts the requests of clients.
 pub(super) type Counted = Statistics<Arc<dyn Device>>;
 
 /// All that is served.
@@ -36,11 +36,11 @@ pub(super) struct Sources {
     image: Option<Image>,
 }
 
-/// One thing that is served.
+/// One served export.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) name: String,
-    /// As errors name it.
+    /// Its name in errors.
     pub(super) path: PathBuf,
     pub(super) access: Access,
     pub(super) device: Arc<Counted>,
@@ -151,7 +151,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
         HostAccess::ReadWrite
     };
     if format == Some(Format::Qcow2) {
-        // Locked first: who comes later sees the lock.
+        // Locked first: later openers see the lock.
         let device = ImageDevice::open(path, &image_options(args))?;
         hold::check_is_free(path, access)?;
         return Ok(Arc::new(device));

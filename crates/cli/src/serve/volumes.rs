@@ -1,5 +1,5 @@
-//! Where the files are that are served, and what they are: as the command line names them, or as
-//! the volumes of a pool.
+//! Location and kind of the served files: as the command line names them, or as the volumes of a
+//! pool.
 
 use std::path::PathBuf;
 

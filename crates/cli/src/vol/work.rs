@@ -1,4 +1,4 @@
-//! A job of a volume: here, with a bar, or in a process of its own.
+//! A job of a volume: here, with a bar, or in a separate process.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ pub(super) fn work(
     }
 }
 
-/// Runs a job to its end; what came of it, in words or as JSON.
+/// Runs a job to its end; the outcome, as text or JSON.
 pub fn finish(
     pool: &Pool,
     job: Job<'_>,
@@ -159,7 +159,7 @@ pub fn finish(
     Ok(out)
 }
 
-/// In the words of `extant create`.
+/// The messages of `extant create`.
 fn describe_done(out: &mut String, done: &Done, elapsed_seconds: f64, verbose: bool) {
     let rate = done.zeroed_bytes.unwrap_or(0) as f64 / elapsed_seconds.max(1e-9);
     let rate = match rate as u64 {
@@ -185,8 +185,8 @@ fn describe_done(out: &mut String, done: &Done, elapsed_seconds: f64, verbose: b
     }
 }
 
-/// Hands the job to a process of its own, which takes its lock as standard input; its number, in
-/// words or as JSON.
+/// Hands the job to a separate process, which receives its lock as standard input; prints its
+/// number as text or JSON.
 pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<String> {
     let id = job.id();
     let fail = |source| Error::from(source).during("start the job's process");

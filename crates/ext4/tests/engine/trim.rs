@@ -1,4 +1,4 @@
-//! Trimming: what is discarded, and what never is.
+//! Trimming: free blocks are discarded, blocks in use never.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The destination of `get`: directories that are held open, and what is made in them before it has
-//! its name.
+//! The destination of `get`: directories that are held open, and files created in them before they
+//! have their names.
 //!
-//! Nothing here follows a symbolic link below the destination. What was made and not named is
+//! Nothing here follows a symbolic link below the destination. A file created but not named is
 //! removed.
 
 use std::ffi::OsStr;
@@ -22,12 +22,12 @@ use rustix::io::Errno;
 
 use crate::fs_image::names;
 
-/// Whose copied files are.
+/// Owner of the copied files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owners {
     /// Those of the image's.
     Kept,
-    /// Those who copy.
+    /// The user who copies.
     Ours,
 }
 
@@ -91,7 +91,8 @@ impl HostDirectory {
         })
     }
 
-    /// A symbolic link to `target`, or what else `found` is that has no data, without its name.
+    /// A symbolic link to `target`, or another inode without data of the type of `found`, before it
+    /// has its name.
     pub(super) fn new_special(
         &self,
         found: &Attributes,
@@ -146,14 +147,14 @@ impl HostDirectory {
     }
 }
 
-/// Something that has no name yet that anybody knows; removed unless it gets one.
+/// An inode under a temporary name; removed unless it gets one.
 pub(super) struct Made<'d> {
     directory: &'d HostDirectory,
     name: Option<String>,
 }
 
 impl Made<'_> {
-    /// Gives it its name, which it takes from what has it.
+    /// Gives it its name, replacing an existing file of that name.
     pub(super) fn name(mut self, name: &[u8], no_clobber: bool) -> Result<()> {
         let temporary = self.name.take().expect("named once");
         let directory = &self.directory.0;
@@ -163,7 +164,7 @@ impl Made<'_> {
             Existing::Replace
         };
         let done = directory.rename(&temporary, directory, OsStr::from_bytes(name), existing);
-        // Also where two names of one file made the rename do nothing.
+        // Even if the rename had no effect because both names belong to one file.
         let _ = directory.remove(&temporary);
         done
     }
