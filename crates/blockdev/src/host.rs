@@ -149,7 +149,7 @@ impl HostDevice {
             return Err(place(Error::new(ErrorKind::ReadOnly)));
         }
         if self.kind == FileKind::Disk {
-            let error = Error::new(ErrorKind::Unsupported).detail("a disk keeps its size");
+            let error = Error::new(ErrorKind::Unsupported).detail("a block device has a fixed size");
             return Err(place(error));
         }
         self.file
@@ -199,7 +199,7 @@ impl HostDevice {
 
     fn sync_error(errno: i32) -> Error {
         Error::from_errno(errno)
-            .advice("what was written since the last flush is in doubt; open the device again")
+            .advice("data written since the last flush may be lost; open the device again")
     }
 
     /// The extents of a range, whole blocks of the device or not.

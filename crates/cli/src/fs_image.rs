@@ -106,7 +106,7 @@ impl Image {
     pub fn look_at_device(path: &Path) -> Result<Arc<dyn Device>> {
         if let Some(place) = hold::mounted_at(path) {
             eprintln!(
-                "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
+                "extant: {}: mounted at {}; data not yet written to the disk is not visible",
                 names::shown_path(path),
                 names::shown_path(Path::new(&place.to_string()))
             );

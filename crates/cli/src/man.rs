@@ -17,7 +17,7 @@ const DEFINITIONS: (&str, &str) = (
 );
 const STATE: (&str, &str) = (
     ".extant",
-    "In the directory of a pool, or beside its image: jobs and unfinished files.",
+    "In the directory of a pool, or next to its image: jobs and unfinished files.",
 );
 const PARTIAL: (&str, &str) = (
     ".NAME.extant-partial",

@@ -179,7 +179,7 @@ impl Display {
     pub fn pauses(&self) -> String {
         match self.gave_way.get().as_secs_f64() {
             seconds if seconds < 0.1 => String::new(),
-            seconds => format!("; {seconds:.1} s of it left to others who used the disk"),
+            seconds => format!("; {seconds:.1} s of it paused for others who used the disk"),
         }
     }
 

@@ -66,7 +66,7 @@ pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
         Busy::Refuse
     };
     extant_fuse::unmount(&mount.point, busy).map_err(|error| match error.kind() {
-        ErrorKind::InUse => error.advice("see who with fuser -vm, or take --lazy"),
+        ErrorKind::InUse => error.advice("list the users with fuser -vm, or use --lazy"),
         _ => error,
     })?;
     match busy {

@@ -163,7 +163,7 @@ impl Server {
             shared.connections.shutdown(Shutdown::Both);
             if !shared.connections.wait_for_none(ABORT_GRACE) {
                 return Err(Error::new(ErrorKind::InUse)
-                    .detail("a device does not finish what it was asked for")
+                    .detail("a device does not complete its requests")
                     .during("shut down"));
             }
         }

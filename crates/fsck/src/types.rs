@@ -57,7 +57,7 @@ impl Check<'_> {
                 if length.is_some_and(|length| length > 0 && length as u64 == size) {
                     return Ok(());
                 } else {
-                    "the target is not as long as i_size says"
+                    "the length of the target differs from i_size"
                 }
             }
             _ => "the target is not in one block",
@@ -83,7 +83,7 @@ fn link_problem(inode: &Inode) -> Option<&'static str> {
     }
     let target = inode.short_link_target()?;
     let is_whole = !target.contains(&0) && inode.block_area()[target.len()] == 0;
-    (!is_whole).then_some("the target is not as long as i_size says")
+    (!is_whole).then_some("the length of the target differs from i_size")
 }
 
 /// Devices, pipes and sockets.

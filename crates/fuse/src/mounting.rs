@@ -175,7 +175,7 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
         let is_dead = Errno::from_io_error(&error).is_some_and(is_disconnected);
         let error = Error::from(error).at(directory).during("mount");
         if is_dead {
-            error.advice("the server of a mount there is gone; unmount it first")
+            error.advice("the server of a mount there has ended; unmount it first")
         } else {
             error
         }

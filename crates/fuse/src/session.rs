@@ -183,7 +183,7 @@ impl Session {
             End::Unmounted => Ok(()),
             End::Aborted => Err(Error::new(ErrorKind::Io)
                 .at(self.directory())
-                .detail("the connection was cut: what the kernel had not written back is lost")),
+                .detail("the connection was aborted: dirty data of the kernel's cache is lost")),
         }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Re
         return Err(Error::new(ErrorKind::InUse)
             .at(file.path())
             .detail("stopped, because another process opens the file; its data is unchanged")
-            .advice("run again later to do what is left"));
+            .advice("run again later to do the rest"));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(crate) fn check_is_none(path: &Path, device: u64, inode: u64) -> Result<()> 
         return Err(Error::new(ErrorKind::InUse)
             .at(path)
             .detail("is an active swap file")
-            .advice("swapoff lets go of it"));
+            .advice("swapoff releases it"));
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ pub fn format_of(path: &Path, contents: Option<Kind>, purpose: Purpose) -> Resul
             Ok(Format::Qcow2)
         }
         (_, Some(Kind::Qcow2)) => Err(unsupported(
-            "it looks like a qcow2 image, which its name does not say",
+            "it looks like a qcow2 image, but its name does not end with .qcow2",
         )),
     }
 }

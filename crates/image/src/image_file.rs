@@ -154,7 +154,7 @@ impl ImageFile {
         if self.is_disk {
             check_fits(file_bytes, self.file.size()?).map_err(|error| {
                 error.advice(
-                    "make the disk larger; what changes that were truncate off have left is freed by extant image check --repair leaks",
+                    "make the disk larger; clusters leaked by interrupted changes are freed by extant image check --repair leaks",
                 )
             })
         } else {

@@ -81,7 +81,7 @@ impl<'a> OfflineEdit<'a> {
                 .check_data_file()?;
             if header.snapshots.count > 0 {
                 return Err(ImageFile::refuse(
-                    "the image has a data file and internal snapshots, which cannot keep what is there",
+                    "the image has a data file and internal snapshots, which cannot preserve their data",
                 ));
             }
         }

@@ -70,7 +70,7 @@ pub(crate) fn create_on_disk(
     if existing != Existing::Replace {
         return Err(Error::new(ErrorKind::AlreadyExists)
             .at(path)
-            .detail("is a disk, and what is on it would be lost")
+            .detail("is a disk, and its contents would be lost")
             .advice("--force replaces it"));
     }
     let disk = Arc::new(open_disk(path)?);

@@ -93,7 +93,7 @@ pub fn check_backing(image: &Path, options: &ImageOptions) -> Result<()> {
     let found = Identity::of(&place).map_err(|source| {
         Error::from(source)
             .at(&place)
-            .detail("the backing file is not there")
+            .detail("the backing file does not exist")
             .advice("a relative name begins in the directory of the image")
     })?;
     match Identity::of(image) {

@@ -90,7 +90,7 @@ fn resize_raw(file: &ImageFile, report: &ResizeReport, control: Control<'_>) -> 
     }
     if file.is_disk() {
         return Err(ImageFile::refuse(
-            "a raw image on a disk is the disk, which keeps its size",
+            "a raw image on a block device cannot be resized",
         ));
     }
     let contents = file.file();

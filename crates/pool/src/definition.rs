@@ -239,7 +239,7 @@ impl Definitions {
             .or_else(|| Some(absolute("HOME")?.join(".config")))
             .ok_or_else(|| {
                 Error::new(ErrorKind::NotFound)
-                    .detail("there is no HOME to keep definitions of pools in")
+                    .detail("HOME is not set, so definitions of pools have no directory")
                     .advice("--config-dir names a directory")
             })?;
         Ok(Self {

@@ -182,7 +182,7 @@ fn check_name_implies(name: &VolumeName, format: Format) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported)
         .detail(format!(
-            "the file system keeps no attributes, so the name has to say that the volume is {format}"
+            "the file system keeps no attributes, so a volume of format {format} needs the suffix of the format"
         ))
         .advice("end the names of qcow2 volumes, and of no others, with .qcow2"))
 }
@@ -222,7 +222,7 @@ pub(crate) fn of_content(
         None => Ok(Format::Raw),
         Some(kind) => Err(Error::new(ErrorKind::InvalidArgument)
             .detail(format!(
-                "it looks like {}, and the volume's name does not say so",
+                "it looks like {}, but the volume's name has another suffix",
                 kind.described()
             ))
             .advice("--format qcow2 if you know who made it, else --format raw")),

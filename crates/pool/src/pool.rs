@@ -161,7 +161,7 @@ impl Pool {
         if found.file_type().is_block_device() && own.starts_with("/dev") {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(path)
-                .detail("the state directory of a pool cannot be beside a disk")
+                .detail("the state directory of a pool cannot be next to a block device")
                 .advice("extant pool define gives it a place"));
         }
         let name = own.file_name().and_then(|name| name.to_str());
@@ -198,7 +198,7 @@ impl Pool {
             (Some(_), PoolLocation::Image { .. }) => {
                 "the image belongs to another definition of a pool"
             }
-            (None, PoolLocation::Image { .. }) => "what the pool kept for itself is not there",
+            (None, PoolLocation::Image { .. }) => "the state of the pool does not exist",
         };
         let error = Error::new(ErrorKind::NotFound).detail(detail);
         Err(match &self.location {

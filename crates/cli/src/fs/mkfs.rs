@@ -123,7 +123,7 @@ fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
             Err(Error::new(ErrorKind::AlreadyExists)
                 .at(image)
                 .detail(format!(
-                    "the image is there and has {}, not {size}",
+                    "the image exists and has {}, not {size}",
                     ByteSize(found.len())
                 )))
         }

@@ -312,7 +312,7 @@ impl Put<'_> {
         let LinkDestination::Name(path) = target else {
             return Err(Error::new(ErrorKind::IsDirectory)
                 .at(self.image.place(to.as_os_str().as_bytes()))
-                .detail("what comes from stdin needs a name"));
+                .detail("a file from stdin needs a name"));
         };
         let (directory, name) = self.image.resolve_parent(path)?;
         let place = Destination {
@@ -492,7 +492,7 @@ impl Put<'_> {
         }
         if !left_out.is_empty() {
             self.tally.note(format!(
-                "{}: {} left out, as the owner is another one (--owner host keeps both)",
+                "{}: {} left out, as the owner changes (--owner host keeps both)",
                 print::path(source),
                 left_out.join(" and ")
             ));

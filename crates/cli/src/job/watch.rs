@@ -136,7 +136,7 @@ fn ended(status: &JobStatus) -> Result<ExitCode> {
     if status.state == JobState::Interrupted {
         return Err(Error::new(ErrorKind::Io)
             .detail(format!(
-                "job {} was interrupted: its process is gone",
+                "job {} was interrupted: its process has ended",
                 status.id
             ))
             .advice("extant job resume continues it"));

@@ -71,7 +71,7 @@ fn check_directory(directory: &Path) -> Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             let mode = names::shown_path(directory);
             Error::new(ErrorKind::InUse)
-                .detail("a mount whose server is gone is in the way")
+                .detail("a mount whose server has ended is in the way")
                 .advice(format!("extant umount {mode}"))
         }
         Err(error) => Error::from(error),

@@ -183,7 +183,7 @@ fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let base = base.ok_or_else(|| {
         Error::new(ErrorKind::NotFound)
-            .detail("there is no HOME to keep the pool's state in")
+            .detail("HOME is not set, so the pool's state has no directory")
             .advice("--state names a directory")
     })?;
     Ok(base.join("extant/pools").join(name.as_str()))
@@ -202,7 +202,7 @@ pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {
         }))
     } else {
         print::text(format!(
-            "{name}: forgotten; its volumes stay in {}",
+            "{name}: definition removed; its volumes remain in {}",
             print::path(path)
         ))
     })

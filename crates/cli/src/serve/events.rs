@@ -28,7 +28,7 @@ pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
             }
         }
         Event::Refused { peer } => log.notice(format_args!(
-            "{peer} was turned away: there are as many connections as --connections allows"
+            "{peer} was refused: the limit of --connections is reached"
         )),
         Event::AcceptFailed { error } => log.error(error),
         Event::Opened { peer, export } if is_verbose => {

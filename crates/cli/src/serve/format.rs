@@ -36,7 +36,7 @@ pub(super) fn refuse_other_than_raw(device: &dyn Device, path: &Path) -> Result<
     match detect::of_both(path, detect::of_contents(&head)) {
         None => Ok(()),
         Some(kind) => Err(Error::new(ErrorKind::Unsupported)
-            .detail(format!("it looks like {}, which its name does not say", kind.described()))
+            .detail(format!("it looks like {}, but its name has another suffix", kind.described()))
             .advice("say --format qcow2 if you know who made it, convert it (qemu-img convert) if it is another, or say \
                      --format raw to serve its bytes as they are")),
     }

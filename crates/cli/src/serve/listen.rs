@@ -31,7 +31,7 @@ impl<'a> Wanted<'a> {
         if sockets.is_empty() && args.socket.is_empty() && args.listen.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("nowhere to listen")
-                .advice("say --socket PATH or --listen HOST:PORT"));
+                .advice("give --socket PATH or --listen HOST:PORT"));
         }
         Ok(Self { args, sockets })
     }
@@ -96,7 +96,7 @@ fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
 fn unknown(text: &str, why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument)
         .detail(format!("cannot listen on {text:?}: {why}"))
-        .advice("say HOST:PORT, such as 127.0.0.1:10809")
+        .advice("give HOST:PORT, such as 127.0.0.1:10809")
 }
 
 #[cfg(test)]

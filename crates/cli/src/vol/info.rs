@@ -73,7 +73,7 @@ pub(super) fn describe(info: &VolumeInfo, verbose: bool) -> String {
     let room = if info.may_run_out_of_space {
         "a write may fail when the file system is full"
     } else {
-        "all there: no write fails for lack of it"
+        "complete: no write fails with ENOSPC"
     };
     print::row(&mut out, "space", room);
     if let Some(image) = &info.image {
@@ -103,7 +103,7 @@ fn describe_image(out: &mut String, image: &ImageFacts) {
         let format = facts
             .backing_format
             .as_deref()
-            .unwrap_or("of no said format");
+            .unwrap_or("of unspecified format");
         let backing = format!("{} ({format}), not opened", print::path(name));
         print::row(out, "backing", backing);
     }

@@ -174,7 +174,7 @@ fn everything_synced_is_there_after_a_kill() {
         assert_eq!(error.raw_os_error(), Some(NOTCONN), "{options}");
         stand
             .mount(&[])
-            .refused(4, &["server is gone", "extant umount"]);
+            .refused(4, &["server has ended", "extant umount"]);
         drop((fsynced, datasynced, unsynced));
         let answer = stand.umount();
         assert_eq!(answer.code, Some(1), "{answer}");

@@ -28,7 +28,7 @@ impl<'a> Data<'a> {
     pub(super) fn end(self) -> Result<(), Refusal> {
         match self.0 {
             [] => Ok(()),
-            _ => Err((answer::ERR_INVALID, "more data than belongs there")),
+            _ => Err((answer::ERR_INVALID, "excess data in the option")),
         }
     }
 
@@ -36,7 +36,7 @@ impl<'a> Data<'a> {
         let (now, later) = self
             .0
             .split_at_checked(bytes)
-            .ok_or((answer::ERR_INVALID, "less data than it says"))?;
+            .ok_or((answer::ERR_INVALID, "truncated data in the option"))?;
         self.0 = later;
         Ok(now)
     }

@@ -89,7 +89,7 @@ impl<'a> Apply<'a> {
     pub(super) fn finish(self) -> Result<()> {
         if let Some(name) = self.early.first() {
             return Err(corrupt(format!(
-                "inode {} gets a name and is not there",
+                "inode {} gets a name and does not exist",
                 name.inode
             )));
         }

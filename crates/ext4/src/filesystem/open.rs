@@ -175,7 +175,7 @@ pub(super) fn journal_place(
         Some(JournalPlace::Inode(number)) => number,
         _ => {
             return Err(
-                Error::new(ErrorKind::Unsupported).detail("the journal is on a device of its own")
+                Error::new(ErrorKind::Unsupported).detail("the journal is on an external device")
             );
         }
     };

@@ -39,7 +39,7 @@ impl Filesystem {
             Some(JournalPlace::Inode(inode)) => inode,
             Some(JournalPlace::Device { .. }) => {
                 return Err(Error::new(ErrorKind::Unsupported)
-                    .detail("the journal is on a device of its own"));
+                    .detail("the journal is on an external device"));
             }
         };
         let (block_bytes, bits) = (fs.layout.block_bytes(), fs.layout.block_bits());

@@ -54,7 +54,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             Direction::Right if by > LOGICAL_END - end => {
                 // The kernel's word for it as well.
                 return Err(Error::new(ErrorKind::InvalidArgument)
-                    .detail("what is allocated behind would leave the file"));
+                    .detail("extents behind would exceed the file's maximum size"));
             }
             Direction::Right => {
                 self.split(from)?;

@@ -323,7 +323,7 @@ fn record_that_cannot_be_true_is_refused_by_its_place() {
         (corrupt, "without a type", vec![fields(new, &typeless)]),
         (unsupported, "without extents", vec![fields(new, &mapped)]),
         (corrupt, "gets none", vec![fields(new, &file_fields)]),
-        (corrupt, "is not there", vec![name(Link, new, b"x")]),
+        (corrupt, "does not exist", vec![name(Link, new, b"x")]),
         (corrupt, "gets the name of", vec![name(Link, one, b"two")]),
         (corrupt, "gets another name", vec![name(Link, dir, b"x")]),
         (

@@ -101,7 +101,7 @@ impl CreateVolume {
             (Format::Qcow2, None, Some(_)) => {
                 return Err(Error::new(ErrorKind::InvalidArgument)
                     .detail(
-                        "the allocation of a qcow2 volume says how much is made real, and not how",
+                        "the allocation of a qcow2 volume is a size to be allocated, without a method",
                     )
                     .advice("--preallocation metadata, falloc or full"));
             }

@@ -127,7 +127,7 @@ impl Record {
             Error::new(ErrorKind::Corrupt)
                 .at(jobs.path().join(name(id)))
                 .detail(detail)
-                .advice("remove it and refresh the pool, which removes what the job left")
+                .advice("remove it and refresh the pool, which removes the files of the job")
         };
         let record: Self =
             serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;

@@ -172,7 +172,7 @@ impl RunFile {
             return Ok(Self { file: Some(file) });
         }
         Err(Error::new(ErrorKind::InvalidArgument)
-            .detail(format!("what was handed over is not the lock of job {id}")))
+            .detail(format!("the inherited file is not the lock of job {id}")))
     }
 
     /// The locked file, for another process to continue with.

@@ -242,7 +242,7 @@ impl Pool {
                     return Err(Error::new(ErrorKind::InvalidArgument)
                         .at(file.path())
                         .detail(format!(
-                            "{} is less than the capacity of {}: what is past it would be lost",
+                            "{} is less than the capacity of {}: data beyond it would be lost",
                             ByteSize(resize.capacity_bytes),
                             ByteSize(before)
                         ))

@@ -233,7 +233,7 @@ impl Metadata {
         if self.is_broken {
             Err(Error::new(ErrorKind::Io)
                 .detail("a panic interrupted a change of the qcow2 metadata")
-                .advice("open the image again; what was flushed is in it"))
+                .advice("open the image again; flushed data is intact"))
         } else {
             Ok(())
         }

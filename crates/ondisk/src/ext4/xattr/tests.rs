@@ -106,7 +106,7 @@ fn each_impossible_header_or_entry_is_named() {
         (
             0x22,
             &[0x40, 0],
-            "a value at byte 64 overlaps what is before it",
+            "a value at byte 64 overlaps the data before it",
         ),
         // The value of user.two is below that of user.a.
         (0x36, &[0xFC, 3], "entry 1: no room for a value of 5 bytes"),
@@ -153,7 +153,7 @@ fn two_values_in_one_place_are_refused() {
     block[second + 6] = 1;
     let error = XattrBlock::parse(&block, PLACE, None).unwrap_err();
     assert!(
-        error.to_string().ends_with("overlaps what is before it"),
+        error.to_string().ends_with("overlaps the data before it"),
         "{error}"
     );
 }

@@ -69,7 +69,7 @@ impl Engine {
         if wanted.is_some_and(|wanted| wanted != identity) {
             return Err(Error::new(ErrorKind::NotFound)
                 .at(&location.path)
-                .detail("another image is there than the one that the job was at work in"));
+                .detail("the path leads to another image than the one of the job"));
         }
         let filesystem = filesystem_of(location, device, purpose)?;
         let place = location.inner_path();

@@ -286,7 +286,7 @@ impl OpenImage {
         let engine = state.engine.take().expect("it is open until it is left");
         state.phase = Phase::Moving;
         drop(state);
-        let engine = Arc::into_inner(engine).expect("who used it has given it back");
+        let engine = Arc::into_inner(engine).expect("its last user has released it");
         let closed = engine.close();
         let mut state = self.state();
         state.phase = Phase::Away;
