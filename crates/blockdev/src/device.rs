@@ -31,8 +31,8 @@ pub enum Assigned {
 /// A block device.
 ///
 /// All methods take `&self` and may be called from several threads at a time. Requests of one
-/// batch, and those of several threads, run in any order and side by side: who needs an order waits
-/// for the first to return. Where writes overlap that are in flight together, each byte is that of
+/// batch, and those of several threads, run concurrently and in any order. A caller that needs an
+/// order waits for the first request to return. If concurrent writes overlap, each byte is that of
 /// one of them.
 pub trait Device: Send + Sync {
     /// Current properties of the device. Only the size may change while it is open.
@@ -48,8 +48,8 @@ pub trait Device: Send + Sync {
     /// The range of an error is one of this device, wherever below it something failed.
     fn submit(&self, requests: &mut [Request<'_>]);
 
-    /// Runs what `stream` has, until nothing is in flight and there is no next one. Returns whether
-    /// it can, now: a device that cannot takes nothing from the stream.
+    /// Runs the transfers of `stream` until none is in flight and there is no next one. Returns
+    /// whether it can, now: a device that cannot takes nothing from the stream.
     fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
         let _ = stream;
         false

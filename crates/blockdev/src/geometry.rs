@@ -98,8 +98,8 @@ impl RangeLimit {
 }
 
 impl Geometry {
-    /// Refuses what can never be right: a range past the end, one that is not in whole logical
-    /// blocks, a change of a read-only device.
+    /// Refuses invalid values: a range past the end, one that is not in whole logical blocks, a
+    /// change of a read-only device.
     pub fn admit(&self, operation: &Operation<'_>) -> Result<()> {
         if operation.changes() && self.features.contains(Features::READ_ONLY) {
             return Err(Error::new(ErrorKind::ReadOnly)

@@ -16,7 +16,7 @@
 //!
 //! A batch is in flight as a whole, up to the depth, through io_uring or from threads (`engine.rs`,
 //! `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves data, also
-//! shared (reflinked) data: it stays shared, and a write to it allocates as before. On a
+//! shared (reflinked) data: it remains shared, and a write to it allocates as before. On a
 //! copy-on-write file system every write does.
 //!
 //! A failed flush fails all later flushes, and all that overlapped it (`syncs.rs`): the kernel
@@ -76,7 +76,7 @@ pub struct HostDevice {
     kind: FileKind,
     direct: Option<DirectIo>,
     queue: Queue,
-    /// Where the status comes from; `None` for disks.
+    /// Source of the status; `None` for disks.
     map: Option<MapSource>,
     /// All but the size, which is below.
     geometry: Geometry,
@@ -93,8 +93,8 @@ impl HostDevice {
     /// Opens the file or block device at `path`.
     ///
     /// # Errors
-    /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for what
-    /// is neither, `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the
+    /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for other
+    /// file types, `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the
     /// options want it.
     pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
         let path = path.as_ref();
@@ -139,7 +139,8 @@ impl HostDevice {
         Ok(size)
     }
 
-    /// Cuts the file, or makes it longer by a hole, and follows it. A disk keeps its size.
+    /// Truncates the file, or extends it by a hole, and follows it. A block device has a fixed
+    /// size.
     ///
     /// # Errors
     /// `ReadOnly`, `Unsupported` for a disk, and those of `ftruncate`.
@@ -283,8 +284,8 @@ impl Device for HostDevice {
                 .run_stream(&self.file, &mut Streamed::new(self, stream))
     }
 
-    /// A file's dirty pages are written out first. Where the file system has no `FIEMAP` (tmpfs), a
-    /// hole is what reads as zeros, with or without space.
+    /// A file's dirty pages are written out first. On a file system without `FIEMAP` (tmpfs), a
+    /// hole is a range that reads as zeros, with or without space.
     fn status(
         &self,
         range: ByteRange,
@@ -357,7 +358,7 @@ impl Device for HostDevice {
     }
 }
 
-/// For locks; what is done to the file behind the device's back is not noticed.
+/// For locks; changes to the file outside of the device are not noticed.
 impl AsFd for HostDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

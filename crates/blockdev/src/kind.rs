@@ -1,4 +1,4 @@
-//! Operations without their ranges and data: what rules and counters speak of.
+//! Operations without their ranges and data: the subject of rules and counters.
 
 use std::fmt;
 

@@ -103,7 +103,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
     /// A device over `file`.
     ///
     /// # Errors
-    /// `InvalidArgument` when the file is shorter than offset and size want.
+    /// `InvalidArgument` if the file is shorter than offset and size require.
     ///
     /// # Panics
     /// When the logical block is no power of two, or no thread is allowed.
@@ -188,7 +188,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         &self.file
     }
 
-    /// Runs an operation that is no assign, all but the sync that a flush or FUA wants.
+    /// Runs an operation other than assign, without the sync of a flush or FUA.
     fn execute(&self, operation: &mut Operation<'_>) -> Result<()> {
         let _request = self.foreground.begin_request();
         match operation {

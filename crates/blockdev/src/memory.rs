@@ -36,8 +36,8 @@ pub struct MemoryOptions {
     pub size: u64,
     /// A power of two.
     pub logical_block: u32,
-    /// Bytes that can have space at a time, in whole pages of 4 KiB; what would need more fails
-    /// with `NoSpace`. `None`: as many as there are.
+    /// Bytes that can have space at a time, in whole pages of 4 KiB; requests that would need more
+    /// fail with `NoSpace`. `None`: as many as there are.
     pub capacity: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl MemoryOptions {
 
 /// A block device in memory.
 ///
-/// A request that fails for lack of space may have been done in part.
+/// A request that fails with `NoSpace` may have been done in part.
 pub struct MemoryDevice {
     options: MemoryOptions,
     geometry: Geometry,
@@ -147,8 +147,8 @@ impl MemoryDevice {
         Self::from_shards(options, self.shards.snapshot(None))
     }
 
-    /// Takes the contents of `from`, at one point in time for all who look. A limit on capacity
-    /// stays, even where the contents take more.
+    /// Takes the contents of `from`, atomically for all readers. A limit on capacity is kept, even
+    /// if the contents need more.
     ///
     /// # Panics
     /// When the sizes differ.

@@ -3,10 +3,10 @@
 use extant_space::{ByteRange, Error, Result};
 use smallvec::{SmallVec, smallvec};
 
-/// Where a read goes, one part after the other.
+/// Destination of a read, one part after the other.
 pub type ReadBuffers<'a> = SmallVec<[&'a mut [u8]; 1]>;
 
-/// Where a write comes from, one part after the other.
+/// Source of a write, one part after the other.
 pub type WriteBuffers<'a> = SmallVec<[&'a [u8]; 1]>;
 
 /// When a write is durable.
@@ -23,7 +23,7 @@ pub enum Persistence {
 pub enum ZeroedSpace {
     /// The range may become a hole.
     MayUnmap,
-    /// The range stays, or becomes, allocated: a later write to it cannot fail for lack of space.
+    /// The range stays, or becomes, allocated: a later write to it cannot fail with `NoSpace`.
     Allocated,
     /// The range is allocated and, after the next flush, written in every layer below: a later
     /// overwrite changes no metadata there. A layer that cannot do this without sending data
@@ -79,14 +79,14 @@ pub enum Operation<'a> {
     Read {
         /// First byte.
         offset: u64,
-        /// Where the data goes.
+        /// Destination of the data.
         into: ReadBuffers<'a>,
     },
     /// Writes the buffers.
     Write {
         /// First byte.
         offset: u64,
-        /// Where the data comes from.
+        /// Source of the data.
         from: WriteBuffers<'a>,
         /// When it is durable.
         persistence: Persistence,
@@ -94,7 +94,7 @@ pub enum Operation<'a> {
     /// Makes every write durable that completed before this was submitted.
     Flush,
     /// The contents are no longer needed. What is read there afterwards is undefined until written,
-    /// but is never what another user of the storage wrote. May do nothing.
+    /// but is never the data of another user of the storage. May do nothing.
     Discard(ByteRange),
     /// The range reads as zeros.
     WriteZeroes(ByteRange, Zeroing),
@@ -181,7 +181,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Notes how it went; the first error stays. For drivers and wrappers.
+    /// Records the result; the first error is kept. For drivers and wrappers.
     pub fn complete(&mut self, result: Result<()>) {
         match &self.result {
             Some(Err(_)) => {}
@@ -189,12 +189,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// How it went so far; `None` before it was submitted.
+    /// The result so far; `None` before it was submitted.
     pub fn result(&self) -> Option<&Result<()>> {
         self.result.as_ref()
     }
 
-    /// How it went.
+    /// The result.
     ///
     /// # Panics
     /// When the request was never submitted.

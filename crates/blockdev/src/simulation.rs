@@ -6,8 +6,8 @@
 //!   produces the states that a power cut may leave: at a moment of the run
 //!   ([`CrashDevice::power_cut`]), or afterwards at every moment of it ([`WriteLog::crashes`]).
 //! - [`FaultyDevice`] wraps any device and injects faults by rules: errors, delays, lost, torn and
-//!   misdirected writes, flipped bits. Over a `CrashDevice`, the log shows what really reached the
-//!   disk.
+//!   misdirected writes, flipped bits. Over a `CrashDevice`, the log contains the changes that
+//!   reached the disk.
 //!
 //! State of the device after a power cut, by the rules of the kernel's block layer:
 //!
@@ -16,7 +16,7 @@
 //!   of threads that do not wait for each other, are unordered: a flush covers none of its own
 //!   batch.
 //! - Of every other change each block is kept or lost independently: writes are torn and reordered.
-//!   A block that several changes wrote holds what one of them wrote, or what was durable before
+//!   A block written by several changes holds the data of one of them, or the durable data before
 //!   them; nothing older than that.
 //!
 //! The test of a layer above looks like this:

@@ -26,10 +26,10 @@ use histogram::Recorder;
 pub use snapshot::{OperationStatistics, StatisticsSnapshot};
 use stream::Counted;
 
-/// Shards are made when a thread first comes to them; more threads than this share.
+/// Shards are created on a thread's first access; more threads than this share.
 const SHARDS: usize = 64;
 
-/// A device that counts what is done to the one below.
+/// A device that counts the requests to the device below.
 pub struct Statistics<D> {
     inner: D,
     shards: Box<[CachePadded<OnceLock<Box<Shard>>>]>,
@@ -50,7 +50,7 @@ struct Counters {
 }
 
 impl<D: Device> Statistics<D> {
-    /// Counts, from zero, what passes to `inner`.
+    /// Counts, from zero, the requests to `inner`.
     pub fn new(inner: D) -> Self {
         Self {
             inner,

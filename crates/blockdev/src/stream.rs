@@ -15,7 +15,7 @@ use crate::{Operation, OperationKind, Persistence};
 /// A read or write that owns its memory, so that it can be in flight independently of the caller.
 #[derive(Debug)]
 pub struct Transfer {
-    /// Which of the stream's own it is: less than what the stream has in flight at most.
+    /// Which of the stream's own it is: less than the stream's maximum in flight.
     pub tag: usize,
     /// Direction of the transfer.
     pub kind: TransferKind,
@@ -23,7 +23,7 @@ pub struct Transfer {
     pub offset: u64,
     /// Bytes; those from the start of the buffer.
     pub length: usize,
-    /// Where the data goes or comes from.
+    /// Source or destination of the data.
     pub buffer: AlignedBuffer,
 }
 
@@ -78,15 +78,15 @@ impl Transfer {
     }
 }
 
-/// Where transfers come from, and go back to.
+/// Source of transfers, and receiver of their results.
 pub trait TransferStream {
     /// The next transfer, if there is one: never blocks while one is in flight. Called again when
     /// some have ended or there is input, and until it returns `None` before the device waits for
-    /// either. A device that wants no more stops calling it, and ends the stream when the transfers
-    /// in flight have ended.
+    /// either. A device that accepts no more stops calling it, and ends the stream when the
+    /// transfers in flight have ended.
     fn next(&mut self) -> Option<Transfer>;
 
-    /// One has ended, and comes back as it was.
+    /// One has ended, and is returned unchanged.
     fn ended(&mut self, transfer: Transfer, result: Result<()>);
 
     /// Becomes readable when there may be a next one. `None`: there will be none but by the end of

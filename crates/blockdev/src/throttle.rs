@@ -2,11 +2,11 @@
 //!
 //! Model: each limit is a bucket of tokens, kept as the time at which it would be empty of debt
 //! (the virtual scheduling of ATM's generic cell rate algorithm). A batch takes its tokens in one
-//! atomic step and waits for its time outside of any lock, so batches go in the order in which they
-//! came, and one that is larger than the bucket goes at once and is paid for by those after it.
+//! atomic step and waits for its time outside of any lock, so batches start in the order of their
+//! arrival, and one that is larger than the bucket starts at once and delays the following ones.
 //!
 //! Bytes are charged for reads and writes, operations for everything but flushes, which are free:
-//! they carry no data of their own, and delaying one delays all who wait for it.
+//! they carry no data of their own, and delaying one delays all its waiters.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -58,7 +58,7 @@ pub struct Throttle<D> {
 }
 
 impl<D: Device> Throttle<D> {
-    /// Limits what passes to `inner`. The buckets are full at first.
+    /// Limits the requests to `inner`. The buckets are full at first.
     pub fn new(inner: D, options: &ThrottleOptions) -> Self {
         let bucket = |rate: Option<NonZeroU64>| {
             rate.map(|rate| Limit {
@@ -80,8 +80,8 @@ impl<D: Device> Throttle<D> {
         &self.inner
     }
 
-    /// Takes the tokens of a batch that comes at `now`, counted from the start; returns how long it
-    /// waits.
+    /// Takes the tokens of a batch that arrives at `now`, counted from the start; returns how long
+    /// it waits.
     fn charge(&self, requests: &[Request<'_>], now: Duration) -> Duration {
         let (mut bytes, mut operations) = (0, 0);
         for request in requests {

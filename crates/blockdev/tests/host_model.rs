@@ -120,7 +120,7 @@ impl Memory {
     }
 }
 
-/// Runs one random batch on both and compares what it says and leaves.
+/// Runs one random batch on both and compares results and content.
 fn batch(host: &HostDevice, model: &MemoryDevice, rng: &mut Rng, lanes: std::ops::Range<u64>) {
     let block = u64::from(host.geometry().logical_block);
     let steps: Vec<_> = lanes.map(|lane| step(rng, lane, block)).collect();
@@ -181,7 +181,7 @@ fn batch(host: &HostDevice, model: &MemoryDevice, rng: &mut Rng, lanes: std::ops
             Step::Flush => result.unwrap(),
             Step::Discard(range) => {
                 result.unwrap();
-                // Each byte is what it was, or zero.
+                // Each byte is unchanged or zero.
                 let (before, after) = (read(model, range), read(host, range));
                 let is_gone = |(before, after)| after == before || after == &0;
                 assert!(before.iter().zip(&after).all(is_gone), "{step:?}");

@@ -1,4 +1,4 @@
-//! Opening host devices, and what they refuse: others who have the file, changes, ranges, a full
+//! Opening host devices, and refused requests: others who have the file, changes, ranges, a full
 //! disk.
 
 mod host;
@@ -267,7 +267,8 @@ fn write_without_space_fails_with_the_cause_and_its_range() {
     }
 }
 
-/// A file system that promises more than there is: what the page cache takes cannot be written out.
+/// A file system that promises more than there is: data accepted by the page cache cannot be
+/// written out.
 fn thin() -> Scratch {
     Scratch::builder(Filesystem::Ext4, 64 * MIB)
         .mkfs_options(&["-O", "^has_journal"])

@@ -419,7 +419,7 @@ fn assign_without_space_fails_with_the_cause_and_the_range() {
     }
 }
 
-/// Says when it goes, also by a failed assertion.
+/// Sends a signal when dropped, also by a failed assertion.
 struct Stopper<'a>(&'a AtomicBool);
 
 impl Drop for Stopper<'_> {

@@ -27,7 +27,7 @@ const DIRECT: HostOptions = HostOptions {
     end: HostEnd::WholeBlock,
 };
 
-/// Block numbers come through a pipe while others are in flight, 64 at most; each is written, or
+/// Block numbers arrive through a pipe while others are in flight, 64 at most; each is written, or
 /// read and compared.
 struct Blocks {
     kind: TransferKind,
@@ -38,7 +38,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Runs all blocks on `device`, in an order of their own, and returns what failed.
+    /// Runs all blocks on `device` in arrival order and returns the failures.
     fn run(kind: TransferKind, device: &dyn Device) -> Vec<Error> {
         let (from, to) = std::io::pipe().unwrap();
         rustix::io::ioctl_fionbio(&from, true).unwrap();

@@ -1,4 +1,5 @@
-//! The loop device: against plain bytes, on files that refuse, and what reaches the file.
+//! The loop device: against plain bytes, on files that refuse requests, and the requests to the
+//! file.
 
 mod model;
 mod page_file;
@@ -339,7 +340,7 @@ fn read_only_device_refuses_changes() {
     device.flush().unwrap();
 }
 
-/// Says how many calls are in the file at a time at most; a call waits for others to come.
+/// Says how many calls are in the file at a time at most; a call waits for others to arrive.
 struct Crowd {
     file: PageFile,
     inside: AtomicU64,

@@ -14,7 +14,8 @@ use proptest::prelude::*;
 
 const TIB: u64 = 1 << 40;
 
-/// Sets the flag when it goes, also by a failed assertion: who waits for it would wait for ever.
+/// Sets the flag when dropped, also by a failed assertion: otherwise a waiter would wait without
+/// end.
 struct Stopper<'a>(&'a AtomicBool);
 
 impl Drop for Stopper<'_> {
@@ -270,7 +271,7 @@ fn snapshot_among_writers_never_has_the_later_write_without_the_earlier() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in (1..=u8::MAX).cycle() {
-                // Two shards: the number goes to the first place, then to the second.
+                // Two shards: the number is written to the first place, then to the second.
                 device
                     .write_at(&[number; 512], 0, Persistence::Cached)
                     .unwrap();

@@ -1,4 +1,4 @@
-//! Injected faults: that they happen, as often as they should, and do what they say.
+//! Injected faults: their frequency and their effect.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ fn misdirected_writes_are_as_many_as_stated_and_land_elsewhere() {
             wrong += 1
         }
     }
-    // Some land where another was meant to go, or on each other.
+    // Some overwrite the target of another, or each other.
     assert!(
         right >= ROUNDS - strikes && wrong > strikes * 3 / 4,
         "{right} right, {wrong} wrong"

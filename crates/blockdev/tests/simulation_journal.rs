@@ -2,9 +2,9 @@
 //! found.
 //!
 //! Layout in blocks: 0 record (number of the last transaction, whether the journal is needed, its
-//! slots), 1 to 3 journal (new contents of the slots), 8 and on the slots. A transaction goes to
-//! the journal, is committed by its record, acknowledged, written to its slots, and the journal is
-//! declared unneeded before it is used again. Recovery copies a needed journal to its slots.
+//! slots), 1 to 3 journal (new contents of the slots), 8 and on the slots. A transaction is written
+//! to the journal, committed by its record, acknowledged and written to its slots; the journal is
+//! marked empty before it is reused. Recovery copies a needed journal to its slots.
 
 use extant_blockdev::simulation::{CrashDevice, CrashOptions, WriteLog};
 use extant_blockdev::{Device, MemoryDevice, Persistence};
@@ -115,7 +115,7 @@ fn recover(device: &dyn Device) -> u64 {
     u64::from(record[0])
 }
 
-/// Says what is wrong with the slots after `transaction`.
+/// Returns the error of the slots after `transaction`.
 fn check(device: &dyn Device, transaction: u64) -> Result<(), String> {
     let mut expected = [0; SLOTS as usize];
     for number in 1..=transaction {

@@ -1,4 +1,4 @@
-//! Statistics and throttle: what they count and let through, alone and stacked.
+//! Statistics and throttle: their counts and their forwarded requests, alone and stacked.
 
 mod model;
 mod page_file;

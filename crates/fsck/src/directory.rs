@@ -13,9 +13,9 @@ pub(crate) struct Directory {
     pub(crate) dot_dot: Option<InodeNumber>,
     pub(crate) seed: Option<InodeSeed>,
     pub(crate) is_indexed: bool,
-    /// Names are hashed as what they are without upper and lower case, which is not known here.
+    /// Names are hashed after case folding, which is not known here.
     pub(crate) is_casefolded: bool,
-    /// An orphan without links: what is in it goes with it, and it is not read.
+    /// An orphan without links: its content is orphaned with it, and is not read.
     pub(crate) is_deleted: bool,
     pub(crate) runs: Vec<Run>,
 }

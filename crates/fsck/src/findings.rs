@@ -1,7 +1,7 @@
 //! Findings: kind, location, message.
 //!
-//! Model: every finding is counted by its kind, and the first ones are kept with their words,
-//! so that an image full of nonsense costs no more than the limit.
+//! Model: every finding is counted by its kind, and the first ones are kept with their text, so
+//! that a badly damaged image needs no more memory than the limit.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -20,11 +20,11 @@ pub enum FindingKind {
     Backup,
     /// The superblock counts free blocks or inodes wrongly.
     Totals,
-    /// Something is there that needs a feature that is not on.
+    /// A structure needs a feature that is not enabled.
     Feature,
     /// A group descriptor contradicts itself or its checksum.
     Descriptor,
-    /// A group descriptor counts wrongly what its group holds.
+    /// A group descriptor has wrong counts.
     GroupCounts,
     /// The checksum of a block bitmap, or of an inode bitmap.
     BitmapChecksum,
@@ -42,7 +42,7 @@ pub enum FindingKind {
     ReservedInode,
     /// The size of a file does not fit its blocks.
     Size,
-    /// `i_blocks` is not what the file has.
+    /// `i_blocks` differs from the blocks of the file.
     BlockCount,
     /// The extent tree, or the indirect blocks, of a file.
     Mapping,
@@ -62,11 +62,11 @@ pub enum FindingKind {
     DirectoryBlock,
     /// `.` or `..`.
     OwnEntries,
-    /// An entry names what it may not.
+    /// An entry names an invalid inode.
     Entry,
-    /// An entry says another type than its inode.
+    /// An entry has another type than its inode.
     EntryType,
-    /// A name is there twice.
+    /// A name exists twice.
     DuplicateName,
     /// The hash tree of a directory.
     HashTree,
@@ -78,7 +78,7 @@ pub enum FindingKind {
     Links,
 }
 
-/// Where something is wrong. What is not known is left out.
+/// Location of an error. Unknown parts are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Location {
     /// The group.
@@ -99,19 +99,19 @@ pub struct Location {
         serialize_with = "block_number"
     )]
     pub block: Option<PhysicalBlock>,
-    /// The name of a directory's entry; what is not printable is escaped.
+    /// The name of a directory's entry; unprintable characters are escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Its kind.
     pub kind: FindingKind,
     /// Where.
     pub place: Location,
-    /// What, in words, without the place.
+    /// The description, without the location.
     pub words: String,
 }
 
@@ -189,7 +189,7 @@ impl Display for Finding {
 }
 
 impl Findings {
-    /// None yet; `kept_max` will be kept with words.
+    /// None yet; `kept_max` will be kept with their text.
     pub(crate) fn new(kept_max: usize) -> Self {
         Self {
             kept: Vec::new(),

@@ -115,7 +115,7 @@ impl Check<'_> {
         Ok(Some(tree))
     }
 
-    /// Visits what a node names, `levels` levels above the blocks with records.
+    /// Visits the children of a node, `levels` levels above the blocks with records.
     fn visit_hash_node(
         &mut self,
         walk: &Walk<'_>,
@@ -147,7 +147,7 @@ impl Check<'_> {
             } else {
                 Role::Node
             };
-            // Also what ends the walk in a tree of loops.
+            // It also ends the walk in a tree with loops.
             if tree.roles.contains_key(&logical) {
                 let words = format_args!("entry {index} names block {logical} a second time");
                 self.findings

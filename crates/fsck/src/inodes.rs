@@ -19,7 +19,7 @@ use crate::states::{InodeState, InodeUse};
 
 /// How much of a table is read at once.
 const CHUNK_BYTES: u32 = 256 << 10;
-/// Where the inode of bad blocks is.
+/// Number of the inode of bad blocks.
 const BAD_BLOCKS: InodeNumber = InodeNumber(1);
 /// A regular file of this size needs `large_file`.
 const LARGE_BYTES: u64 = 1 << 31;
@@ -113,7 +113,7 @@ impl Check<'_> {
         self.judge_blocks(number, &inode, usage, blocks_of_attributes)
     }
 
-    /// Takes the data of an inode that keeps it beside its fields: `i_block`, and the attribute
+    /// Checks the data of an inode that stores it inline: `i_block`, and the attribute
     /// `system.data`.
     fn keep_inline(&mut self, number: InodeNumber, bytes: &[u8], inode: &Inode) {
         let layout = *self.volume.layout();
@@ -278,7 +278,7 @@ impl Check<'_> {
         }
     }
 
-    /// Walks the map of an inode, if it has one, and compares what it takes and where it ends.
+    /// Walks the map of an inode, if it has one, and compares its blocks and its end.
     fn judge_blocks(
         &mut self,
         number: InodeNumber,

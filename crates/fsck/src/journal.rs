@@ -1,5 +1,5 @@
-//! The journal as a file: whole, and as long as its superblock says. What is in it is the
-//! business of recovery.
+//! The journal as a file: complete, and of the length in its superblock. Its content is left to
+//! recovery.
 
 use extant_ondisk::ext4::superblock::JournalPlace;
 use extant_ondisk::ext4::{Incompat, InodeNumber};

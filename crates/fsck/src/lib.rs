@@ -1,13 +1,13 @@
 //! The consistency check of ext4: read-only verification of a file system.
 //!
-//! It checks what `e2fsck -fn` checks, in the same order: superblock and descriptors, then all
+//! It makes the checks of `e2fsck -fn`, in the same order: superblock and descriptors, then all
 //! inodes with their blocks, directories, connections, link counts, and finally the bitmaps. Blocks
-//! that the journal has not checkpointed are not seen: the caller passes the device as it is after
-//! recovery.
+//! that the journal has not checkpointed are not seen: the caller passes the device in its state
+//! after recovery.
 //!
 //! Memory: one bit for each block of a group in use, 16 bytes for each inode in use, about 130 for
 //! each directory and for each group, 16 for each entry of one directory at a time. The run time
-//! depends on what is in use: tables and bitmaps that were never written are not read.
+//! depends on the space in use: tables and bitmaps that were never written are not read.
 //!
 //! A defect is a [`Finding`], never an error. Errors are read errors, unknown features, and a
 //! cancel. Orphans are no findings: the next mount processes them (e2fsck reports them as errors if
@@ -37,7 +37,7 @@
 //!
 //! 1. `findings`, `options`, `shared_attributes`, `states`, `volume`: values; the device
 //! 2. `claims`, `mapping`, `report`: owners of blocks, block maps, the result
-//! 3. `directory`, `file_blocks`: what the scan keeps of a file
+//! 3. `directory`, `file_blocks`: the scan's record of a file
 //! 4. `checker`: the state that the passes share
 //! 5. `attributes`, `block_count`, `hash_tree`, `journal`, `names`, `types`: parts of an inode
 //! 6. `directories`, `orphans`, `resize`: whole files
@@ -84,8 +84,7 @@ use findings::Findings;
 /// each of the three passes over it.
 ///
 /// # Errors
-/// `Unsupported` with the names of features that are not known, `Cancelled`, and what reading
-/// the device says.
+/// `Unsupported` with the names of unknown features, `Cancelled`, and errors of reading the device.
 pub fn check(device: &dyn Device, options: &CheckOptions, control: Control<'_>) -> Result<Report> {
     let mut findings = Findings::new(options.findings_max);
     let Some(superblock) = superblock::open(device, &mut findings)? else {

@@ -32,13 +32,13 @@ pub(crate) struct Run {
 /// Treatment of a block of the map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeAction {
-    /// It is read, and what it names visited.
+    /// It is read, and its blocks are visited.
     Enter,
     /// It is passed over.
     Skip,
 }
 
-/// Where a walk leads.
+/// Receiver of a walk.
 pub(crate) trait Visitor {
     /// A node of the tree, or an indirect block.
     fn node(&mut self, block: PhysicalBlock) -> NodeAction;
@@ -128,7 +128,7 @@ fn visit_node(
     Ok(())
 }
 
-/// A node may say that it has room for a little less than it has: for what e2fsck takes.
+/// A node may say that it has room for a little less than it has: for the maps that e2fsck accepts.
 fn judge_capacity(
     node: &ExtentNode<'_>,
     bytes: &[u8],

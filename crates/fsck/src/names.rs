@@ -38,7 +38,7 @@ impl KnownName {
 }
 
 impl Check<'_> {
-    /// Finds names that are there more than once.
+    /// Finds duplicate names.
     pub(crate) fn check_names(
         &mut self,
         number: InodeNumber,

@@ -3,7 +3,7 @@
 /// Options of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Findings that are kept with their words; more are counted only.
+    /// Findings that are kept with their text; more are counted only.
     pub findings_max: usize,
     /// Whether copies of the superblock are compared. e2fsck does not.
     pub backups: Backups,

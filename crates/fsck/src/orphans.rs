@@ -2,7 +2,7 @@
 //! being cut when the machine stopped.
 //!
 //! They are read before the inodes, as the rules for them are others. They are no findings:
-//! who mounts the file system takes care of them.
+//! the next mount handles them.
 
 use extant_ondisk::ext4::orphan;
 use extant_ondisk::ext4::{Compat, InodeNumber, PhysicalBlock};
@@ -13,7 +13,7 @@ use crate::findings::{FindingKind, Location};
 use crate::mapping::{NodeAction, Run, Visitor, walk};
 use crate::states::InodeUse;
 
-/// Linux takes no larger orphan file.
+/// Linux accepts no larger orphan file.
 const FILE_BLOCKS_MAX: u64 = 512;
 
 impl Check<'_> {

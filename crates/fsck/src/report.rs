@@ -20,7 +20,7 @@ pub struct Report {
     /// How much of the file system was checked.
     pub coverage: Coverage,
     /// The journal holds transactions that are not in their places yet: what was found may be
-    /// what they repair. Check the file system as it is after recovery.
+    /// what they repair. Check the file system in its state after recovery.
     pub needs_recovery: bool,
     /// Inodes that are cleared or cut at the next mount. They are not findings.
     pub orphans: u64,

@@ -25,7 +25,7 @@ enum Verdict {
 }
 
 impl Check<'_> {
-    /// Whether there is one. With `meta_bg`, descriptors have no place to grow to.
+    /// Whether there is one. With `meta_bg`, there are no reserved descriptor blocks.
     pub(crate) fn has_resize_inode(&self) -> bool {
         let features = self.volume.superblock().features();
         features.compat.contains(Compat::RESIZE_INODE)
@@ -98,7 +98,7 @@ impl Check<'_> {
         Ok(groups.len().min(per_block as usize) as u64)
     }
 
-    /// Compares entry `at` of a block with what it must name.
+    /// Compares entry `at` of a block with the expected block.
     fn check_reserved(
         &mut self,
         block: PhysicalBlock,

@@ -1,4 +1,4 @@
-//! A few bytes for every inode in use: what it is, and how often it is named.
+//! A few bytes for every inode in use: its type, and the number of its names.
 
 use extant_ondisk::ext4::inode::FileType;
 use extant_ondisk::ext4::{GroupNumber, InodeNumber, Layout};

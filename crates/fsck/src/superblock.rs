@@ -1,4 +1,4 @@
-//! The superblock with its copies, and the group descriptors; what they themselves take.
+//! The superblock with its copies, and the group descriptors; the blocks that they occupy.
 //!
 //! A superblock that cannot be right ends the check: nothing that follows would mean anything. A
 //! descriptor that cannot be right costs its group.
@@ -107,7 +107,7 @@ fn refuse_unknown(features: &Features) -> Result<()> {
             .detail(detail)
             .advice(advice));
     }
-    // A check of what is only partly known would call good what it did not see.
+    // A check without knowledge of a feature would report unchecked parts as valid.
     features
         .check(&CHECKED, extant_ondisk::ext4::Access::ReadWrite)
         .map_err(|error| error.advice(advice))
@@ -191,7 +191,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Reads all descriptors, and claims what belongs to groups whatever is in them.
+    /// Reads all descriptors, and claims the fixed blocks of groups.
     pub(crate) fn read_groups(&mut self) -> Result<()> {
         let layout = *self.volume.layout();
         let per_block = layout.descriptors_per_block();

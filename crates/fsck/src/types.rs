@@ -10,7 +10,7 @@ use crate::findings::{FindingKind, Location};
 use crate::mapping::Run;
 
 impl Check<'_> {
-    /// Checks what needs only the inode.
+    /// Runs the checks that need only the inode.
     pub(crate) fn check_type(&mut self, number: InodeNumber, inode: &Inode, kind: FileType) {
         let words = match kind {
             FileType::Regular | FileType::Directory => self.lost_flag(inode),

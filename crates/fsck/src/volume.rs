@@ -23,7 +23,7 @@ pub(crate) struct Volume<'a> {
     cancel: &'a CancelToken,
 }
 
-/// A group as its descriptor has it.
+/// A group as described by its descriptor.
 pub(crate) struct Group {
     /// The descriptor, which need not be right.
     pub(crate) descriptor: GroupDescriptor,
@@ -39,7 +39,7 @@ pub(crate) enum Places {
 }
 
 impl<'a> Volume<'a> {
-    /// A volume whose descriptors are not known yet.
+    /// A volume before its descriptors are read.
     pub(crate) fn new(
         device: &'a dyn Device,
         superblock: Superblock,

@@ -56,8 +56,8 @@ pub struct AssignReport {
     pub elapsed_seconds: f64,
 }
 
-/// Allocates `range` of the file at `path`, all of it by default, in every layer. Data stays, and
-/// the sizes of all files. Durable on return.
+/// Allocates `range` of the file at `path`, all of it by default, in every layer. Data and the
+/// sizes of all files are preserved. Durable on return.
 ///
 /// # Errors
 /// `Unsupported` with the name of a layer that is not known or does not allocate, `NoSpace` with

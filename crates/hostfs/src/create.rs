@@ -43,7 +43,7 @@ pub enum OnFailure {
     /// It is removed.
     #[default]
     Remove,
-    /// It stays, and the next run takes it up.
+    /// It is kept, and the next run resumes it.
     KeepPartial,
 }
 
@@ -234,7 +234,7 @@ fn describe(partial: &Partial, options: &CreateOptions) -> Result<Vec<String>> {
     }
 }
 
-/// Gives the partial file what the options ask for.
+/// Allocates or writes the partial file as the options require.
 fn make(
     partial: &Partial,
     filesystem: &FileSystem,
@@ -336,7 +336,8 @@ fn check_size(path: &Path, size_bytes: u64) -> Result<()> {
     }
 }
 
-/// Sets NOCOW when asked, which only an empty file takes, and refuses what would not stay.
+/// Sets NOCOW on request, possible only on an empty file, and refuses copy-on-write files
+/// otherwise.
 fn prepare_copy_on_write(
     file: &HostFile,
     filesystem: &FileSystem,

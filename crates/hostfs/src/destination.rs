@@ -1,4 +1,4 @@
-//! The name that a new file will have, and what stands in its way.
+//! The name of a new file, and conflicts with an existing one.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// An open directory and its path, which is for messages and for listing what is in it.
+/// An open directory and its path, which is for messages and for listing its entries.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
@@ -288,7 +288,7 @@ impl Directory {
     }
 }
 
-/// `renameat2` with `RENAME_NOREPLACE`, and what stands in for it on file systems without.
+/// `renameat2` with `RENAME_NOREPLACE`, and its replacement on file systems without it.
 fn rename_no_replace(
     directory: &OwnedFd,
     from: &OsStr,

@@ -10,7 +10,7 @@ pub struct DiskLimits {
     pub name: String,
     /// Most bytes of one write-zeroes request; 0: the disk has none.
     pub write_zeroes_max_bytes: u64,
-    /// Most bytes of one write-zeroes request that unmaps (what `FALLOC_FL_WRITE_ZEROES` needs);
+    /// Most bytes of one write-zeroes request that unmaps (required by `FALLOC_FL_WRITE_ZEROES`);
     /// `None` before Linux 6.17.
     pub write_zeroes_unmap_max_bytes: Option<u64>,
     /// Most bytes of one discard; 0: the disk has none.

@@ -1,4 +1,4 @@
-//! Where transactions go: to a log, or to their blocks at once.
+//! Destination of transactions: to a log, or to their blocks at once.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use extant_space::Result;
 use crate::failure::Failure;
 use crate::{Checkpoint, FastCommitSpace, Frozen, InPlace, Journal};
 
-/// Where transactions are committed to.
+/// Destination of commits.
 #[derive(Clone)]
 pub enum CommitTarget {
     /// A log, from which they are checkpointed.

@@ -1,4 +1,4 @@
-//! The device seen by the journal: its superblock, blocks of the log, blocks at home.
+//! The device seen by the journal: its superblock, blocks of the log, blocks in place.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Disk {
         PhysicalBlock(self.home_blocks.saturating_sub(1))
     }
 
-    /// The first byte of a block at home.
+    /// The first byte of a block in place.
     fn offset(&self, block: PhysicalBlock) -> u64 {
         block.0 * u64::from(self.location.block_bytes())
     }
@@ -113,7 +113,7 @@ impl Disk {
         ByteRange::new(start, start + JournalSuperblock::BYTES as u64)
     }
 
-    /// Reads `count` blocks of the journal from `first` on, which do not go round.
+    /// Reads `count` blocks of the journal from `first` on, which do not wrap.
     pub(crate) fn read(&self, first: u32, count: u32, mut into: &mut [u8]) -> Result<()> {
         let mut requests = Vec::new();
         for run in self.location.runs(first, count) {
@@ -124,7 +124,7 @@ impl Disk {
         self.submit(requests)
     }
 
-    /// Reads single blocks of the journal, side by side.
+    /// Reads single blocks of the journal concurrently.
     pub(crate) fn read_blocks<'a>(
         &self,
         blocks: impl IntoIterator<Item = (u32, &'a mut [u8])>,
@@ -136,7 +136,7 @@ impl Disk {
         self.submit(requests.collect())
     }
 
-    /// Writes blocks of the journal from `first` on, which do not go round. `parts` are blocks.
+    /// Writes blocks of the journal from `first` on, which do not wrap. `parts` are blocks.
     pub(crate) fn write_requests<'a>(
         &self,
         first: u32,
@@ -169,7 +169,7 @@ impl Disk {
         flush(&*self.device)
     }
 
-    /// Runs requests side by side; the first error is the answer.
+    /// Runs requests concurrently; the first error is the answer.
     pub(crate) fn submit(&self, requests: Vec<Request<'_>>) -> Result<()> {
         submit(&*self.device, requests)
     }

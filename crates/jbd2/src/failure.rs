@@ -1,4 +1,4 @@
-//! The error that stopped a journal: the first one stays, and every caller gets it.
+//! The error that stopped a journal: the first one is kept, and every caller receives it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ pub(crate) struct Failure(OnceLock<Arc<Error>>);
 struct First(Arc<Error>);
 
 impl Failure {
-    /// Notes `error` unless there was one before, and returns the first.
+    /// Records `error` unless there was one before, and returns the first.
     pub(crate) fn set(&self, error: Error) -> &Error {
         self.0.get_or_init(|| Arc::new(error))
     }

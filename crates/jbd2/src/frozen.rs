@@ -10,7 +10,7 @@ use extant_ondisk::ext4::PhysicalBlock;
 pub struct Frozen {
     blocks: Vec<(PhysicalBlock, Arc<[u8]>)>,
     revoked: Vec<PhysicalBlock>,
-    /// How many blocks came before each barrier.
+    /// Number of blocks before each barrier.
     barriers: Vec<usize>,
 }
 
@@ -38,8 +38,8 @@ impl Frozen {
     }
 
     /// A block that was metadata and no longer is: its copies in the log, up to this transaction,
-    /// are not to be replayed over what it holds from now on. A block that is also among the
-    /// changed ones became metadata again; it is not revoked.
+    /// are not replayed over its later content. A block that is also among the changed ones became
+    /// metadata again; it is not revoked.
     pub fn revoke(&mut self, block: PhysicalBlock) {
         self.revoked.push(block);
     }
@@ -65,7 +65,7 @@ impl Frozen {
     }
 }
 
-/// The same with every revoked block once, and none of those that were changed.
+/// The same with every revoked block once, and without the changed ones.
 pub(crate) struct Settled {
     pub(crate) blocks: Vec<(PhysicalBlock, Arc<[u8]>)>,
     pub(crate) revoked: Vec<PhysicalBlock>,

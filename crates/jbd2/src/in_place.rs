@@ -35,7 +35,7 @@ impl InPlace {
     /// For a file system with blocks of `block_bytes`.
     ///
     /// # Errors
-    /// `Unsupported` when a block is smaller than what the device can write.
+    /// `Unsupported` if a block is smaller than the smallest write of the device.
     pub fn new(device: Arc<dyn Device>, block_bytes: u32) -> Result<Self> {
         let unit = device.geometry().logical_block;
         if unit > block_bytes {

@@ -1,12 +1,12 @@
-//! The journal in use: transactions go in at the head of the log, and leave at its tail when they
-//! are home.
+//! The journal in use: transactions are added at the head of the log, and removed at its tail when
+//! they are checkpointed.
 //!
-//! Model: `state` is that of the one who writes; readers only meet the table. Everything that
-//! changes the log goes through the state's lock, also while the device works, so that commits and
-//! checkpoints alternate.
+//! Model: `state` belongs to the writer; readers use only the table. Everything that changes the
+//! log goes through the state's lock, also while the device works, so that commits and checkpoints
+//! alternate.
 //!
-//! After the first error of the device nothing is written any more: of what it kept, nothing is
-//! known. Every later call gives that error. What recovery finds is what was committed before.
+//! After the first error of the device nothing is written any more: the state that it protected is
+//! undefined. Every later call gives that error. Recovery finds the transactions committed before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::{FastCommitBlocks, Frozen, JournalLocation};
 /// Maximum share of the log for a transaction. The rest holds committed blocks that are not
 /// checkpointed.
 const TRANSACTION_SHARE: u32 = 4;
-/// A log with fewer blocks has no room for a transaction and what it needs besides.
+/// A log with fewer blocks has no room for a transaction and its overhead.
 const LOG_BLOCKS_MIN: u32 = 16;
 /// `s_checksum_type` of crc32c.
 const CRC32C: u8 = 4;
@@ -52,7 +52,7 @@ pub enum FastCommits {
     /// All of it is log.
     #[default]
     Off,
-    /// As many blocks as `s_num_fc_blks` says are reserved, if the journal is large enough.
+    /// `s_num_fc_blks` blocks are reserved, if the journal is large enough.
     On,
 }
 
@@ -75,7 +75,7 @@ pub struct LogUse {
     pub used: u32,
 }
 
-/// Where the next fast commit would go.
+/// Position of the next fast commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastCommitSpace {
     /// The transaction that it is on: the one that the log gets next.
@@ -112,7 +112,7 @@ struct State {
     checkpoints: Checkpoints,
     /// Blocks of fast commits on the next transaction.
     fast_used: u32,
-    /// The last block that came home by itself, with what is there.
+    /// The last block written in place on its own, with its content.
     written_back: Option<(PhysicalBlock, Arc<[u8]>)>,
 }
 
@@ -174,7 +174,8 @@ impl Journal {
         }
     }
 
-    /// The latest committed contents of a block that is not at home yet. `None`: they are at home.
+    /// The latest committed contents of a block that is not checkpointed yet. `None`: they are in
+    /// place.
     pub fn lookup(&self, block: PhysicalBlock) -> Option<Arc<[u8]>> {
         Some(self.table.get(block)?.contents)
     }
@@ -205,8 +206,8 @@ impl Journal {
         self.stop_on_error(&state, written)
     }
 
-    /// Where a fast commit on the next transaction would go. `None` when it would not be found
-    /// after a crash, as there is no log yet, and where none are kept.
+    /// Position of a fast commit on the next transaction. `None` when it would not be found after a
+    /// crash, as there is no log yet, and where none are kept.
     pub fn fast_commit_space(&self) -> Option<FastCommitSpace> {
         let state = lock(&self.state);
         let left = self.fast_commits.len() as u32 - state.fast_used;
@@ -218,12 +219,12 @@ impl Journal {
         })
     }
 
-    /// Writes a fast commit behind those that are there: whole blocks, as the file system reads
-    /// them. It is durable when this returns, along with all that was written to the device before;
-    /// the next transaction ends it. No bytes are a flush.
+    /// Writes a fast commit behind the existing ones: whole blocks, as the file system reads them.
+    /// It is durable when this returns, along with all that was written to the device before; the
+    /// next transaction ends it. No bytes are a flush.
     ///
-    /// The first block is written last, when the others are durable: what a power cut leaves is no
-    /// beginning without an end, over which others stumble.
+    /// The first block is written last, when the others are durable: after a power cut there is no
+    /// beginning without an end, which other implementations reject.
     ///
     /// # Errors
     /// `InvalidArgument` for more than there is [space](Self::fast_commit_space) for. Errors of the
@@ -254,7 +255,7 @@ impl Journal {
         state.write(transaction, &self.table)?;
         match std::mem::take(&mut state.fast_used) {
             0 => Ok(()),
-            // Not before the transaction, which has what they say.
+            // Not before the transaction, which contains their changes.
             _ => self.erase_fast_commits(),
         }
     }
@@ -273,8 +274,8 @@ impl Journal {
         self.disk.submit(requests)
     }
 
-    /// Writes what is committed of a block home now, if it is not there; durable with the next
-    /// flush.
+    /// Writes the committed content of a block in place now, if it is not checkpointed; durable
+    /// with the next flush.
     ///
     /// # Errors
     /// Errors of the device stop the journal.
@@ -290,7 +291,7 @@ impl Journal {
         }) {
             return Ok(());
         }
-        // It stays in the table: when the tail of the log may move is the checkpoint's to know.
+        // It remains in the table: when the tail of the log may move is the checkpoint's to know.
         let written = self.disk.write_back([(block, &*uncheckpointed.contents)]);
         state.written_back = Some((block, uncheckpointed.contents));
         self.stop_on_error(&state, written)
@@ -342,7 +343,7 @@ impl Journal {
         })
     }
 
-    /// Brings everything home and declares the log empty, as for an unmount. The next transaction
+    /// Checkpoints everything and marks the log empty, as for an unmount. The next transaction
     /// begins a new one.
     ///
     /// # Errors
@@ -372,8 +373,8 @@ impl Journal {
         is_started.then(|| state.log.head().sequence)
     }
 
-    /// The blocks of the journal for fast commits; empty without them. What they hold is the file
-    /// system's.
+    /// The blocks of the journal for fast commits; empty without them. Their content belongs to the
+    /// file system.
     pub fn fast_commits(&self) -> Range<u32> {
         self.fast_commits.clone()
     }
@@ -397,7 +398,7 @@ impl Journal {
         Arc::clone(&self.failure)
     }
 
-    /// Stops the journal; the first error stays, and is returned.
+    /// Stops the journal; the first error is kept and returned.
     pub(crate) fn stop(&self, error: Error) -> &Error {
         self.failure.set(error)
     }
@@ -492,7 +493,7 @@ impl JournalOptions {
             }
         }
         incompat.insert(JournalIncompat::REVOKE);
-        // Commit blocks are written after what they commit.
+        // Commit blocks are written after their transaction.
         incompat.remove(JournalIncompat::ASYNC_COMMIT);
         incompat.set(
             JournalIncompat::FAST_COMMIT,

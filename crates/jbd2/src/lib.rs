@@ -32,7 +32,7 @@
 //! Invariants:
 //! - no block is checkpointed before its transaction is durable in the log;
 //! - no block of the log is reused before its transaction is durable in place and the superblock
-//!   says so;
+//!   records that;
 //! - sequence numbers on the disk are never used twice, also not one whose transaction was never
 //!   completed.
 //!
@@ -48,7 +48,7 @@
 //! 4. `log`: the end of the log that grows
 //! 5. `checkpoint`: freeing log space
 //! 6. `journal`: log and checkpoint together
-//! 7. `recover`: what a crash left
+//! 7. `recover`: recovery after a crash
 //! 8. `commit_target`: a journal or none
 //! 9. `transactions`: handles and commits
 

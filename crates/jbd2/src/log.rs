@@ -32,10 +32,10 @@ use crate::disk::Disk;
 use crate::frozen::Settled;
 use crate::ring::Ring;
 
-/// `EIO` as `s_errno` has it.
+/// `EIO` as stored in `s_errno`.
 const ERROR_NUMBER: i32 = -5;
 
-/// Where the next transaction goes.
+/// Position of the next transaction.
 pub(crate) struct Log {
     disk: Disk,
     ring: Ring,
@@ -136,7 +136,7 @@ impl Log {
         (blocks + descriptors + revokes) as u64 + 1
     }
 
-    /// Refuses what is too large for the log.
+    /// Refuses a transaction too large for the log.
     pub(crate) fn check(&self, transaction: &Settled) -> Result<()> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
         for (block, contents) in &transaction.blocks {
@@ -203,7 +203,7 @@ impl Log {
         Ok(())
     }
 
-    /// Says on the disk that the log begins here, if it says yet that it is empty.
+    /// Writes the start of the log to the superblock, if it is still marked empty.
     fn start(&mut self) -> Result<()> {
         if self.is_started {
             return Ok(());
@@ -217,8 +217,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the blocks before `tail` free, `used` being what is left. What lay there is durable at
-    /// home.
+    /// Frees the blocks before `tail`; `used` blocks remain. Their content is durable in place.
     pub(crate) fn set_tail(&mut self, tail: Position, used: u32) -> Result<()> {
         let mut superblock = self.superblock.clone();
         superblock.set_start(Some(JournalBlock(tail.block)), tail.sequence);
@@ -228,7 +227,7 @@ impl Log {
         Ok(())
     }
 
-    /// Says on the disk that the log is empty. All that was in it is durable at home.
+    /// Says on the disk that the log is empty. All its transactions are durable in place.
     pub(crate) fn set_empty(&mut self) -> Result<()> {
         if !self.is_started {
             return Ok(());

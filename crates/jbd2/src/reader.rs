@@ -1,4 +1,4 @@
-//! Reads the log in order, ahead of what is asked for.
+//! Reads the log in order, with read-ahead.
 
 use extant_space::Result;
 

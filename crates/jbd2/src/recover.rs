@@ -1,4 +1,4 @@
-//! Recovery: what a crash left in the log, and its replay.
+//! Recovery: the log after a crash, and its replay.
 //!
 //! Model: the log is walked once ([`scan`]), transaction by transaction, up to its end. The result
 //! is a table of copies, for each block of the file system the last one that was not revoked. That
@@ -40,13 +40,13 @@ pub struct RecoveryReport {
     pub transactions: u32,
     /// Blocks that the log has newer contents of.
     pub blocks: u32,
-    /// Blocks whose copies were found and taken back, as a later transaction, or their own, revoked
+    /// Blocks whose copies were found and dropped, because their own or a later transaction revoked
     /// them.
     pub revoked: u64,
     /// The first transaction that is not complete.
     pub next: Sequence,
-    /// A transaction that the log ends before, although its commit block is there: its checksum is
-    /// wrong. What it would have changed is lost, and the file system should be checked.
+    /// A transaction beyond the end of the log whose commit block exists: its checksum is wrong.
+    /// Its changes are lost, and the file system should be checked.
     pub failed_commit: Option<Sequence>,
     /// `s_errno`: the error that stopped the journal, as a negative number of Linux; 0 for none.
     pub error_number: i32,
@@ -102,7 +102,7 @@ impl Recovery {
     }
 
     /// The blocks for fast commits, from the first on, for the transaction
-    /// [`RecoveryReport::next`]: what is there of others is old. None where there can be no fast
+    /// [`RecoveryReport::next`]: blocks of others are outdated. None where there can be no fast
     /// commits.
     pub fn fast_commits(&self) -> FastCommitBlocks<'_> {
         let blocks = if self.is_needed() {
@@ -113,10 +113,10 @@ impl Recovery {
         FastCommitBlocks::new(&self.disk, blocks)
     }
 
-    /// Copies everything to its home, where it is durable when this returns. May be repeated.
+    /// Copies everything to its place, where it is durable on return. May be repeated.
     ///
     /// # Errors
-    /// Those of the device. What came home until then is part of what a repetition writes again.
+    /// Those of the device. A repetition rewrites the blocks already in place.
     pub fn replay(&self) -> Result<()> {
         if self.copies.is_empty() {
             return Ok(());
@@ -135,9 +135,9 @@ impl Recovery {
         self.disk.flush()
     }
 
-    /// Declares the log empty, once all that was in it is durable at home. The next transaction
-    /// gets a number that was not used before, also not by one that was never complete. An error
-    /// number is forgotten: it has to be noted elsewhere before.
+    /// Marks the log empty once its content is durable in place. The next transaction gets a number
+    /// that was not used before, also not by one that was never complete. An error number is
+    /// forgotten: it has to be noted elsewhere before.
     ///
     /// # Errors
     /// Those of the device.
@@ -168,7 +168,7 @@ impl Recovery {
         Journal::resume(self.disk, self.superblock, end)
     }
 
-    /// Makes what is in the log readable without writing anything.
+    /// Makes the content of the log readable without writing.
     pub fn into_overlay(self) -> Overlay {
         Overlay::new(self.disk, &self.copies)
     }

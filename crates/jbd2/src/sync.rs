@@ -1,8 +1,8 @@
-//! The primitives that threads meet on: those of the standard library, or of the model checker
+//! The synchronization primitives: those of the standard library, or of the model checker
 //! `shuttle`.
 //!
-//! Nothing else in the crate names a lock, an atomic or a thread, so that what the checker explores
-//! is what runs.
+//! Nothing else in the crate names a lock, an atomic or a thread, so that the model checker
+//! explores the code that runs.
 
 use std::sync::PoisonError;
 use std::time::Duration;

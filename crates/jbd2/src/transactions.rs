@@ -65,25 +65,24 @@ impl Epoch {
     }
 }
 
-/// The one whose metadata it is. All calls come from the thread of the commits, one after the
-/// other.
+/// The one whose metadata it is. All calls are made by the commit thread, one after the other.
 pub trait Client: Send + Sync + 'static {
-    /// Hands over what the transaction changed: the contents of every changed block, and the blocks
+    /// Returns the changes of the transaction: the contents of every changed block, and the blocks
     /// that were revoked. No handle is open meanwhile and none can be opened, so this should be
     /// quick. Changes after it belong to the next transaction.
     fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen);
 
-    /// Says in a fast commit what the transaction has changed since the last commit, full or fast:
-    /// whole blocks as the client reads them after a crash, no more than `space` has left. No bytes
-    /// say that there is nothing to be said. `None`: it cannot be said so, and the transaction is
-    /// committed. No handle is open meanwhile and none can be opened.
+    /// Describes in a fast commit the changes of the transaction since the last commit, full or
+    /// fast: whole blocks as the client reads them after a crash, no more than `space` has left. No
+    /// bytes mean that there are no changes. `None`: the transaction is ineligible and is committed
+    /// in full. No handle is open meanwhile and none can be opened.
     fn fast_commit(&self, transaction: TransactionId, space: &FastCommitSpace) -> Option<Vec<u8>> {
         let _ = (transaction, space);
         None
     }
 
-    /// Writes what must be on the device before the transaction is: the data of ordered files.
-    /// Handles of the next transaction are open meanwhile. Flushing is not needed.
+    /// Writes the data that must be on the device before the transaction: the data of ordered
+    /// files. Handles of the next transaction are open meanwhile. Flushing is not needed.
     ///
     /// # Errors
     /// Stop the journal; the transaction is not committed.
@@ -148,7 +147,7 @@ impl Default for TransactionOptions {
 
 /// The transactions of a journal, or without one, and the thread that commits them.
 ///
-/// Dropped, it stops the thread after what that is doing, and commits nothing: as a crash would.
+/// When dropped, it stops the thread after its current step, and commits nothing: as a crash would.
 /// Before that, [`empty`](Self::empty) leaves everything in place.
 pub struct Transactions<C: Client> {
     shared: Arc<Shared<C>>,
@@ -217,8 +216,8 @@ impl<C: Client> Transactions<C> {
         self.shared.epoch()
     }
 
-    /// Waits until what the epoch has changed is durable, by a fast commit where there can be one;
-    /// if it is the present one, the thread must have no handle open.
+    /// Waits until the changes of the epoch are durable, by a fast commit if eligible; if it is the
+    /// present one, the thread must have no handle open.
     ///
     /// # Errors
     /// The error that stopped the journal, if the epoch was not durable before.
@@ -245,8 +244,8 @@ impl<C: Client> Transactions<C> {
         self.shared.last_committed()
     }
 
-    /// Commits what is there, brings all of it home and declares the log empty, as for an unmount.
-    /// Where handles are opened meanwhile, what they change is left for later.
+    /// Commits the running transaction, checkpoints everything and marks the log empty, as for an
+    /// unmount. Changes of handles opened meanwhile are not included.
     ///
     /// # Errors
     /// The error that stopped the journal.
@@ -256,13 +255,13 @@ impl<C: Client> Transactions<C> {
     }
 
     /// Stops the journal: nothing that has not been committed ever will be. For a change that
-    /// failed halfway, called before its handle is closed. The first error stays; the client hears
-    /// of it.
+    /// failed halfway, called before its handle is closed. The first error is kept; the client is
+    /// notified.
     pub fn abort(&self, error: Error) {
         self.shared.abort(error);
     }
 
-    /// The most credits of a handle: what one transaction can hold.
+    /// The most credits of a handle: the capacity of one transaction.
     pub fn credits_max(&self) -> u32 {
         self.shared.slots.credits_max()
     }

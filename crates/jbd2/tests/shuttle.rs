@@ -127,7 +127,7 @@ fn add(
 ) -> extant_space::Result<TransactionId> {
     let handle = transactions.start(credits)?;
     for block in blocks {
-        // Between the two another thread may come, but no commit.
+        // Between the two another thread may run, but no commit.
         thread::yield_now();
         let client = transactions.client();
         client.values.lock().unwrap()[block as usize] += 1;
@@ -309,7 +309,7 @@ fn error_reaches_everybody_once() {
             };
             let joined = threads.into_iter().map(|thread| thread.join().unwrap());
             let durable: u64 = joined.sum();
-            // It may have come before the power went.
+            // It may have run before the power failed.
             let _ = waiting.join().unwrap();
             assert!(transactions.failure().is_some());
             let client_heard = || *transactions.client().aborted.lock().unwrap();

@@ -1,4 +1,4 @@
-//! An XML document as it is read: bounded, and with errors of ours.
+//! Reading of an XML document: bounded, and with errors of ours.
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use roxmltree::{Document, Node, ParsingOptions};

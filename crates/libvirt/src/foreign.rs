@@ -1,7 +1,7 @@
 //! Elements that mean nothing to us, kept as they were written.
 //!
-//! They are a small document of their own, `<kept>`, with what was right below the root and what
-//! was below `<target>`, and with the root's namespaces.
+//! They are a small document of their own, `<kept>`, with the unknown children of the root and of
+//! `<target>`, and the root's namespaces.
 
 use std::fmt::Write;
 

@@ -24,7 +24,7 @@ const KNOWN_IN_TARGET: [&str; 2] = ["path", "permissions"];
 /// The definition that libvirt describes; its kind must be `dir`.
 ///
 /// # Errors
-/// `InvalidArgument` with what is wrong, `Unsupported` for other kinds.
+/// `InvalidArgument` with the invalid part, `Unsupported` for other kinds.
 pub fn definition_from_xml(source: &str, limits: Limits) -> Result<Definition> {
     let document = parse(source, "pool")?;
     let root = document.root_element();

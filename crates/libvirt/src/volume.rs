@@ -180,7 +180,8 @@ fn mode_of(target: Option<Node<'_, '_>>) -> Result<Option<u32>> {
     }
 }
 
-/// A volume as libvirt describes it, with what was kept of the description that it was made by.
+/// A volume in libvirt's description, with the foreign elements of the description that it was
+/// created from.
 ///
 /// # Errors
 /// `Unsupported` in an image, whose files libvirt does not know.

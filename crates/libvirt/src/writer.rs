@@ -1,4 +1,4 @@
-//! XML as it is written.
+//! Writing of XML.
 
 use std::fmt::{Display, Write};
 
@@ -26,7 +26,7 @@ impl Writer {
         self.open.push(name);
     }
 
-    /// Ends what was begun last.
+    /// Closes the innermost element.
     pub(super) fn end(&mut self) {
         let name = self.open.pop().expect("something was begun");
         self.indent();
@@ -60,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// Ends everything.
+    /// Closes all elements.
     pub(super) fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.end();
@@ -74,7 +74,7 @@ impl Writer {
     }
 }
 
-/// Text and attribute values; what XML cannot have at all becomes U+FFFD.
+/// Text and attribute values; characters that XML does not allow become U+FFFD.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

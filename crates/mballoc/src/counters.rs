@@ -76,7 +76,7 @@ pub struct Statistics {
     pub freed_blocks: u64,
     /// Of these, blocks freed at once because their transaction had not committed.
     pub reused_blocks: u64,
-    /// Windows reclaimed for lack of space.
+    /// Windows reclaimed because no free space was left.
     pub windows_reclaimed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where groups begin and end.
+//! Boundaries of groups.
 
 use extant_space::{Error, ErrorKind, Result};
 

@@ -18,7 +18,7 @@ bitflags! {
         /// Part of a stream: if the goal is in use, the search continues at the owner's stream
         /// goal. Without this flag it continues from the goal, or begins at group 0.
         const STREAM = 1 << 1;
-        /// Take what is asked for and keep no window behind it.
+        /// Allocate the requested blocks only, without a window behind them.
         const NO_NORMALISE = 1 << 2;
         /// Blocks from the reserve of the file system may be taken.
         const USE_RESERVE = 1 << 3;
@@ -81,7 +81,7 @@ impl Request {
         }
     }
 
-    /// The same, at `goal`, which follows what the file has.
+    /// The same, at `goal`, which is right behind the file's last block.
     pub fn follow(mut self, goal: Block) -> Self {
         self.goal = Goal::Follow(goal);
         self

@@ -1,7 +1,8 @@
 //! A list that grows while others read it, and never moves an element.
 //!
-//! Segment 0 holds what the list began with; each later one is as long as all before it, but at
-//! least [`GROWTH_MIN`]. A segment is published as a whole, so that no reader sees a half-made one.
+//! Segment 0 holds the initial elements of the list; each later one is as long as all before it,
+//! but at least [`GROWTH_MIN`]. A segment is published as a whole, so that no reader sees a
+//! half-made one.
 
 use std::sync::OnceLock;
 
@@ -45,7 +46,7 @@ impl<T> Segments<T> {
         assert!(capacity >= length, "a list of {length} elements");
     }
 
-    /// The element, `None` past what was grown.
+    /// The element, `None` beyond the present length.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         let (segment, at) = self.locate(index);
         self.segments.get(segment)?.get()?.get(at)

@@ -287,7 +287,7 @@ fn reserve_is_only_for_requests_that_may_use_it() {
 fn request_that_can_never_be_met_is_an_invalid_argument() {
     let allocator = open(2, Options::default(), |_| false);
     let owner = allocator.owner(1, 0);
-    // A window is there, which must not answer any of these.
+    // A window exists, which must not serve any of these requests.
     take(&owner, &Request::data(1));
     let at_least = |minimum, wanted| Request {
         minimum,
@@ -530,7 +530,7 @@ fn group_that_another_thread_holds_is_passed_over() {
     let waiting = thread::spawn(move || take(&other.owner(0, 0), &Request::data(10)));
     begun.recv().unwrap();
     let passed = take(&allocator.owner(1, 0), &Request::data(10));
-    // Nor does anybody wait for the owner, who holds its lock all the time.
+    // No thread waits for the owner, which holds its lock all the time.
     assert_eq!(allocator.statistics().blocks, 10);
     assert!(allocator.free_blocks() >= 3 * PER_GROUP - 20);
     proceed.send(()).unwrap();

@@ -77,7 +77,7 @@ fn faulty(group: GroupNumber, fault: Fault) -> Faulty {
     }
 }
 
-/// Takes all that can be taken; the group is refused with these words. Returns the allocator.
+/// Takes all that can be taken; the group is refused with this message. Returns the allocator.
 fn exhaust(group: GroupNumber, fault: Fault, kind: ErrorKind, reason: &str) -> Allocator {
     let source = faulty(group, fault);
     let loads = Arc::clone(&source.loads);

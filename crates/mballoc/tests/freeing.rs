@@ -1,4 +1,4 @@
-//! Freeing: now, after a commit, inside a transaction; and what cannot be freed.
+//! Freeing: now, after a commit, inside a transaction; and blocks that cannot be freed.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -252,7 +252,7 @@ fn what_is_not_in_use_cannot_be_freed_and_nothing_changes() {
     );
 }
 
-/// A run beside a window is joined to it when it is freed: also there it has to be in use.
+/// A run adjacent to a window is joined to it when it is freed: also there it has to be in use.
 #[test]
 fn blocks_in_or_beside_a_window_cannot_be_freed_twice() {
     let windows = Reservation::Windows {

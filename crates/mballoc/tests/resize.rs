@@ -232,8 +232,8 @@ fn stored_goals_are_good_after_a_shrink() {
     assert_eq!(allocator.check(), Ok(()));
 }
 
-/// Allocates and frees until `done`; a result is never past what the disk had when it was asked for
-/// or has now.
+/// Allocates and frees until `done`; a result is never beyond the size of the disk at the request
+/// or now.
 fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let owner = allocator.owner(seed, 0);
@@ -328,8 +328,8 @@ fn disk_that_is_resized_while_threads_allocate_loses_nothing() {
     }
 }
 
-/// Ends the threads when it goes, also by a failed assertion: who waits for them would wait for
-/// ever.
+/// Ends the threads when it goes, also by a failed assertion: a waiter for them would wait without
+/// end.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -242,7 +242,7 @@ fn shrink_never_cuts_off_what_a_thread_has() {
             let writer = scope.spawn(|| {
                 let owner = allocator.owner(0, 0);
                 let mut taken: Vec<BlockRange> = Vec::new();
-                // The second from what may be a window in the part that is cut off.
+                // The second from a possible window in the part that is cut off.
                 for wanted in [2, 1] {
                     let goal = taken.last().map_or(Block(PER_GROUP + 2), |last| last.end());
                     let allocation = owner.allocate(&Request::data(wanted).follow(goal));
@@ -333,7 +333,7 @@ fn blocks_of_a_commit_are_free_once_and_not_before() {
         let (first, second) = old[0].split_at(Block(4));
         owner.free(first.unwrap(), Free::AfterCommit(T)).unwrap();
         let taken: Vec<BlockRange> = thread::scope(|scope| {
-            // The next transaction frees the blocks beside, while the first commits.
+            // The next transaction frees the adjacent blocks while the first commits.
             let frees = scope.spawn(|| {
                 for range in [second.unwrap(), old[1]] {
                     owner

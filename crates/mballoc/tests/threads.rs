@@ -1,4 +1,4 @@
-//! Real threads: no thread gets what another has, nothing is lost, and all counts agree in the end.
+//! Real threads: no block has two owners, none is lost, and all counts agree in the end.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -56,7 +56,7 @@ fn request(random: &mut fastrand::Rng, mine: &[BlockRange]) -> Request {
     request
 }
 
-/// One writer: takes, keeps or drops, frees now or after the commit of what runs then.
+/// One writer: allocates, keeps or drops, frees now or after the commit of the running transaction.
 fn write(owner: &Owner, claims: &Claims, running: &AtomicU32, seed: u64) -> Vec<BlockRange> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut mine: Vec<BlockRange> = Vec::new();

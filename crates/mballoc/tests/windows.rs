@@ -41,7 +41,7 @@ fn take(owner: &Owner, request: &Request) -> BlockRange {
     owner.allocate(request).unwrap().keep()
 }
 
-/// Takes one block after the other, each at the end of what there is; the runs they are in.
+/// Allocates one block after the other, each at the end of the file; the runs they are in.
 fn append(owner: &Owner, runs: &mut Vec<BlockRange>) {
     let next = match runs.last() {
         Some(last) => Request::data(1).follow(last.end()),

@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! - no input causes a panic, an endless loop or unbounded allocation;
-//! - a value is read, changed and written into the same bytes: unknown parts stay as they were;
+//! - a value is read, changed and written into the same bytes: unknown parts are kept unchanged;
 //! - arguments that only a mistake of the caller can produce are asserted.
 //!
 //! Formats: docs/formats/ext4.md and docs/formats/jbd2.md.

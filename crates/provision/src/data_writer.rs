@@ -2,8 +2,8 @@
 //!
 //! Whole blocks go directly, from memory that is aligned for it; edges inside a block go through
 //! the page cache. So the disk is at work from the beginning, little is left for the sync at the
-//! end, and what others have in memory stays there. Where there is no direct I/O, everything goes
-//! through the page cache, and its write-out begins at once.
+//! end, and the cached data of other processes is not evicted. Without direct I/O, everything is
+//! written through the page cache, and its write-out begins at once.
 //!
 //! In the background one request is in flight at a time, at the pace of `pace.rs`, on the disk
 //! before the next one.
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::pace::{PACED_UNIT, Pace, Pacer};
 
-/// Writes to one file, whose space or size is there already.
+/// Writes to one file whose space or size exists already.
 pub struct DataWriter<'f> {
     file: &'f dyn SpaceFile,
     host: Option<HostIo<'f>>,

@@ -6,7 +6,7 @@
 //! 1. survey: read the extent map;
 //! 2. allocate the holes, in requests as large as a cancel allows;
 //! 3. choose a [`Plan`]: the first strategy that the file supports, with the reason;
-//! 4. write zeros over what is not written, at the [`Pace`];
+//! 4. write zeros over the extents that are not written, at the [`Pace`];
 //! 5. sync, and verify the result by the map.
 //!
 //! | operation | existing data | |

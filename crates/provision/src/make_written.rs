@@ -1,7 +1,7 @@
 //! Makes a range of a file allocated or written: the core of every operation.
 //!
-//! The holes are allocated in requests as large as possible; then zeros go over what is still not
-//! written, by the plan. The caller excludes other writers and checks for shared parts.
+//! The holes are allocated in requests as large as possible; then zeros are written over the rest,
+//! by the plan. The caller excludes other writers and checks for shared parts.
 
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, FallocateMode, Phase, Result};
 
@@ -26,8 +26,8 @@ pub struct Provisioned {
 }
 
 impl Provisioner<'_> {
-    /// Allocates the holes of the range, which must be inside the file, and writes zeros over
-    /// what is not written; data stays. Durable on return, and not verified.
+    /// Allocates the holes of the range, which must be inside the file, and writes zeros over the
+    /// extents that are not written; data is preserved. Durable on return, and not verified.
     ///
     /// # Errors
     /// `NoSpace`, `CopyOnWrite`, `Cancelled`, those of the device and of the guard.
@@ -84,11 +84,11 @@ impl Provisioner<'_> {
         Ok(made)
     }
 
-    /// Allocates the holes of the range; the size stays as it is. Returns the answer of a file
+    /// Allocates the holes of the range; the size does not change. Returns the answer of a file
     /// system that cannot.
     ///
     /// # Errors
-    /// `NoSpace` with what is missing, `Cancelled`, those of the device and of the guard.
+    /// `NoSpace` with the missing bytes, `Cancelled`, those of the device and of the guard.
     pub fn allocate(&self) -> Result<Option<String>> {
         match timed_calls::allocate(self, FallocateMode::AllocateKeepSize) {
             Ok(()) => Ok(None),
@@ -195,8 +195,7 @@ impl Provisioner<'_> {
 
     /// Fails when `wanted_bytes` more do not fit, before anything is changed.
     ///
-    /// # Errors
-    /// `NoSpace` with what is missing.
+    /// # Errors `NoSpace` with the missing bytes.
     pub fn check_space(&self, wanted_bytes: u64) -> Result<()> {
         let fits = |available: Option<u64>| available.is_none_or(|bytes| wanted_bytes <= bytes);
         if fits(self.file.available_bytes()?) {
@@ -229,7 +228,7 @@ impl Provisioner<'_> {
 
 fn no_space(wanted_bytes: u64, available_bytes: u64) -> String {
     let missing = match wanted_bytes.saturating_sub(available_bytes) {
-        // The file system keeps some of what it counts as free for itself.
+        // The file system reserves some of its free space.
         0 => "not all of it to be had".to_owned(),
         bytes => format!("{} missing", ByteSize(bytes)),
     };

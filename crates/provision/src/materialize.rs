@@ -51,9 +51,9 @@ impl Provisioner<'_> {
     /// file; data stays. Durable and verified on return.
     ///
     /// # Errors
-    /// `CopyOnWrite` when written space would not stay or is shared with other files, `NoSpace`
-    /// with what is missing, before anything is changed. After `Cancelled` or an error of the
-    /// device the data is as before, and running again does what is left.
+    /// `CopyOnWrite` if written space would not stay in place or is shared with other files,
+    /// `NoSpace` with the missing bytes, both before any change. After `Cancelled` or an error of
+    /// the device the data is unchanged, and running again does the rest.
     pub fn materialize(&self, shared: Shared) -> Result<MaterializeReport> {
         let started = Instant::now();
         let whole = ByteRange::new(0, self.file.size()?);

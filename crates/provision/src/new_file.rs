@@ -1,8 +1,8 @@
 //! Size, space and contents of a new file.
 //!
 //! A file of an interrupted run is resumed: its extent map is the record of progress. Its written
-//! part stays, and space past the requested part is freed. The map shows nothing of contents, so a
-//! file with contents must not be resumed; the caller is called before the first byte of them.
+//! part is kept, and space beyond the requested part is freed. The map shows nothing of contents,
+//! so a file with contents must not be resumed; the caller is called before the first byte of them.
 
 use extant_space::{
     ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, Preallocation, Remedy, Result,
@@ -62,7 +62,7 @@ impl Provisioner<'_> {
     /// Gives a new file its size, space and contents; durable and verified on return.
     ///
     /// # Errors
-    /// `NoSpace` with what is missing, `TooLarge`, `Unsupported` where the file system cannot
+    /// `NoSpace` with the missing bytes, `TooLarge`, `Unsupported` where the file system cannot
     /// reserve space, `NotKept`, `Cancelled`; those of the device and of the contents.
     pub fn provision_new(&self, new: &NewFile<'_>) -> Result<NewFileReport> {
         let contents = |order| new.contents.filter(|contents| contents.order == order);
@@ -113,7 +113,7 @@ impl Provisioner<'_> {
         }
     }
 
-    /// Space is reserved, then filled, and zeros go where nothing was put.
+    /// Space is reserved, then filled, and the rest is zeroed.
     fn make_filled(&self, new: &NewFile<'_>, contents: &ContentWriter<'_>) -> Result<Provisioned> {
         (new.before_contents)()?;
         match new.preallocation {
@@ -126,8 +126,7 @@ impl Provisioner<'_> {
             }
             Preallocation::Full => {
                 self.size_up(new)?;
-                // Where it is refused, the contents and the zeros get their space as they are
-                // written.
+                // If it is refused, the contents and the zeros are allocated as they are written.
                 self.allocate()?;
             }
         }
@@ -168,7 +167,7 @@ impl Provisioner<'_> {
         Ok(provisioned)
     }
 
-    /// Gives the file its size and makes sure that what is missing fits.
+    /// Sets the size of the file and checks that the missing space fits.
     fn size_up(&self, new: &NewFile<'_>) -> Result<()> {
         self.resize(new)?;
         self.trim(new)?;

@@ -1,4 +1,4 @@
-//! How fast, how much at a time, and when to let others go first.
+//! Rate, request size, and pauses for other users.
 //!
 //! Three rules, each a small type of its own:
 //! - [`Window`] keeps no more in flight than the disk does in 40 ms, so that a
@@ -32,7 +32,7 @@ const LATER_MIN: Duration = Duration::from_micros(100);
 /// How a long operation uses the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as the disk goes.
+    /// At the full speed of the disk.
     #[default]
     Full,
     /// At most this number of bytes per second, on average over a tenth of a second.
@@ -153,7 +153,7 @@ impl Pacer {
             Some(monitor) => monitor.admit(now, in_flight),
             None => self.window.admit(in_flight_bytes),
         };
-        // A request of its own that is in flight is no pause.
+        // The operation's own request in flight is no pause.
         let is_held_back = matches!(admission, Admission::Later(_)) && in_flight == 0;
         if let Some(since) = self.giving_way.take() {
             self.gave_way += now.saturating_duration_since(since);

@@ -10,7 +10,7 @@
 //! 3. [`Strategy::WriteInOrder`]: no fallocate (NFS 3, some FUSE, ext2): zeros are written from the
 //!    start to the end.
 //!
-//! Copy-on-write targets have no strategy: written space does not stay in place there.
+//! Copy-on-write targets have no strategy: written space is not overwritten in place there.
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, HostIo, Result, SpaceFile};
 use extant_sys::direct::DirectIo;
@@ -59,13 +59,13 @@ pub struct Plan {
     pub rejected: Vec<Rejected>,
     /// Alignment for direct I/O; `None`: zeros are written through the page cache.
     pub direct_io: Option<DirectIo>,
-    /// Unit in which blocks are zeroed directly, bytes; edges go through the page cache.
+    /// Unit in which blocks are zeroed directly, bytes; edges are written through the page cache.
     #[serde(skip)]
     pub(crate) block_bytes: u32,
 }
 
 impl Plan {
-    /// Finds the way for `file`, whose bytes in `trial` must be inside the file and not yet
+    /// Chooses the method for `file`; the bytes of `trial` must be inside the file and not yet
     /// written: they are used to try the kernel's write zeroes.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ pub fn no_guard() -> Result<()> {
 }
 
 impl<'a> Provisioner<'a> {
-    /// For `range` of `file`, as fast as the disk goes.
+    /// For `range` of `file`, at the full speed of the disk.
     pub fn new(file: &'a dyn SpaceFile, range: ByteRange, control: Control<'a>) -> Self {
         Self {
             file,

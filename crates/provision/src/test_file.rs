@@ -1,4 +1,4 @@
-//! A file of the host for the tests of this crate, whose map shows data alone.
+//! A host file for the tests of this crate; its map shows only data.
 
 use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;

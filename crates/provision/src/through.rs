@@ -1,8 +1,8 @@
 //! Written space in the layers below a file that [writes through](SpaceFile::writes_through).
 //!
-//! Zeros that are written from now on reach every layer as written space. What the file had as
-//! written before may be a hole or unwritten further down, and is made written there; its data
-//! stays.
+//! Zeros that are written from now on reach every layer as written space. Extents that the file
+//! already had as written may be holes or unwritten in lower layers, and are made written there;
+//! its data stays.
 //!
 //! [SpaceFile::writes_through]: extant_space::SpaceFile::writes_through
 
@@ -15,8 +15,8 @@ use crate::provisioner::Provisioner;
 use crate::timed_calls;
 
 impl Provisioner<'_> {
-    /// Has what is written in the file written in the layers below. Returns the bytes zeroed there.
-    /// Not durable on return.
+    /// Makes the written extents of the file written in the layers below. Returns the bytes zeroed
+    /// there. Not durable on return.
     pub(crate) fn write_through(&self) -> Result<u64> {
         if !self.file.writes_through() {
             return Ok(0);

@@ -11,8 +11,8 @@ use crate::provisioner::Provisioner;
 
 /// The wanted duration of a request, which bounds the latency of a cancel.
 const CALL_DURATION_TARGET: Duration = Duration::from_millis(40);
-/// Space asked for in one request: at first, and at most. Large, so that the allocator sees
-/// what is wanted; an extent of ext4 ends at 128 MiB, one of XFS at 8 GiB.
+/// Space asked for in one request: at first, and at most. Large, so that the allocator knows the
+/// wanted length; an extent of ext4 ends at 128 MiB, one of XFS at 8 GiB.
 const ALLOCATE_BYTES_INITIAL: u64 = 16 << 30;
 const ALLOCATE_BYTES_MAX: u64 = 256 << 30;
 /// In memory, allocating means zeroing pages.

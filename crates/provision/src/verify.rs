@@ -38,7 +38,7 @@ pub enum Contents {
 }
 
 impl Provisioner<'_> {
-    /// Verifies that every byte of the range is written and stays where it is.
+    /// Verifies that every byte of the range is written and is overwritten in place.
     ///
     /// # Errors
     /// `NotKept` where a byte is not; those of the map; `Cancelled`.

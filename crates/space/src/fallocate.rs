@@ -18,9 +18,9 @@ pub enum FallocateMode {
     ZeroRange,
     /// As `ZeroRange`; the file keeps its size.
     ZeroRangeKeepSize,
-    /// The range is removed and what follows moves down.
+    /// The range is removed and the rest moves down.
     CollapseRange,
-    /// A hole is inserted and what follows moves up.
+    /// A hole is inserted and the rest moves up.
     InsertRange,
     /// Shared parts of the range get space of their own; data is preserved.
     UnshareRange,

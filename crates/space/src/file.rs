@@ -12,7 +12,7 @@ const WALK_EXTENTS: usize = 1024;
 /// Scope of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Data and what is needed to read it back (`fdatasync`).
+    /// Data and the metadata needed to read it back (`fdatasync`).
     Data,
     /// Data and all attributes (`fsync`).
     All,
@@ -70,7 +70,7 @@ pub trait SpaceFile: Send + Sync {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Makes what was written durable.
+    /// Makes written data durable.
     fn sync(&self, mode: SyncMode) -> Result<()>;
 
     /// Visits the extents of the layers that store `at`, bytes of this file, until `visit` breaks.

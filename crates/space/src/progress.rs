@@ -53,8 +53,8 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// Where progress goes. Called from the thread that runs the operation, at
-/// least 5 times a second while it moves; it should return at once.
+/// Receiver of progress. Called from the thread that runs the operation, at least 5 times a second
+/// while it moves; it should return at once.
 pub trait ProgressSink {
     /// Receives the newest state.
     fn update(&self, progress: Progress);

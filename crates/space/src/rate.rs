@@ -47,8 +47,8 @@ impl Eq for SharedRate {}
 #[derive(Debug)]
 pub struct TokenBucket {
     burst: u64,
-    /// When all tokens taken so far are paid for, in nanoseconds from the start, plus `burst`: the
-    /// bucket is full at 0.
+    /// Time at which all tokens taken so far are paid for, in nanoseconds from the start, plus
+    /// `burst`: the bucket is full at 0.
     paid: AtomicU64,
 }
 

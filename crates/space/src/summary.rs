@@ -4,7 +4,7 @@
 //! map of any length fits. Summaries of several files merge into one.
 //!
 //! Two counts of pieces, because the tools of the field have two:
-//! - *extents* are what the map reports, holes left out (`e4defrag`'s "now");
+//! - *extents* are the extents of the map without holes (`e4defrag`'s "now");
 //! - *fragments* are runs on the device, as `filefrag` counts its "extents
 //!   found": an extent continues a run if it starts at its end, or behind it by
 //!   the length of the hole between them. The states do not matter.
@@ -88,8 +88,8 @@ impl MapSummary {
         }
     }
 
-    /// As [`new`](Self::new), with the groups that `mke2fs` makes of such blocks:
-    /// as many blocks as one block has bits, 16 groups to a flex group.
+    /// As [`new`](Self::new), with the groups that `mke2fs` creates for such blocks: as many blocks
+    /// as one block has bits, 16 groups to a flex group.
     pub fn for_block_size(block_bytes: u64) -> Self {
         Self::new(block_bytes, block_bytes * 8 * GROUPS_PER_FLEX)
     }
@@ -345,7 +345,7 @@ mod tests {
     // The files below were made on ext4 (Linux 6.18, e2fsprogs 1.47.0); the figures
     // are those that `e4defrag -c` and `filefrag` print of them.
 
-    /// 512 blocks written one by one, in turn with another file's.
+    /// 512 blocks written one by one, alternating with another file's.
     fn appended_in_turn() -> Vec<Extent> {
         let mut list: Vec<_> = (0..16).map(|i| (i, 33_280 + 2 * i, 1)).collect();
         list.extend([
@@ -358,7 +358,7 @@ mod tests {
         extents(Written, 4096, &list)
     }
 
-    /// 300 blocks allocated one by one, in turn with 64 KiB of another file.
+    /// 300 blocks allocated one by one, alternating with 64 KiB of another file.
     fn allocated_in_turn() -> Vec<Extent> {
         let mut list = vec![
             (0, 33_312, 1),

@@ -94,8 +94,8 @@ impl Aio {
         })
     }
 
-    /// Runs `queue` until nothing is in flight and there is no next call. What is no read or write
-    /// is made by a plain call here and now, and so is what the kernel refuses to take.
+    /// Runs `queue` until nothing is in flight and there is no next call. Calls other than reads
+    /// and writes, and calls that the kernel does not accept, run synchronously at once.
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
             // Without an eventfd the input is checked when a call ends.
@@ -269,7 +269,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         }
     }
 
-    /// Takes the events that are there, up to all in flight, and returns how many.
+    /// Takes the available events, up to all in flight, and returns their number.
     fn take_events(&mut self, least: Least) -> usize {
         let Aio {
             context, events, ..

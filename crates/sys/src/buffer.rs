@@ -1,4 +1,4 @@
-//! Memory aligned as direct I/O wants it.
+//! Memory aligned for direct I/O.
 
 use std::fmt;
 use std::io;
@@ -56,8 +56,8 @@ impl AlignedBuffer {
         })
     }
 
-    /// As [`new`](Self::new), with memory of its own at once, in huge pages where the kernel has
-    /// some to give: a 2 MiB request is then one segment instead of 512.
+    /// As [`new`](Self::new), with memory of its own at once, in huge pages if the kernel has free
+    /// ones: a 2 MiB request is then one segment instead of 512.
     pub fn resident(len: usize) -> io::Result<Self> {
         let mut buffer = Self::new(len)?;
         // SAFETY: advice on memory that is ours alone; it may fail, and changes no contents.

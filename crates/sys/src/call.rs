@@ -19,9 +19,9 @@ use crate::buffer::AlignedBuffer;
 /// Most parts of memory in one call (`IOV_MAX`); a call with more ends short.
 pub const PARTS_MAX: usize = 1024;
 
-/// Where a read goes, one part after the other.
+/// Destination of a read, one part after the other.
 pub type ReadParts<'a> = SmallVec<[IoSliceMut<'a>; 1]>;
-/// Where a write comes from, one part after the other.
+/// Source of a write, one part after the other.
 pub type WriteParts<'a> = SmallVec<[IoSlice<'a>; 1]>;
 
 // _IO(0x12, 119) of linux/fs.h, which takes a start and a length.
@@ -34,14 +34,14 @@ pub enum Call<'a> {
     Read {
         /// First byte in the file.
         offset: u64,
-        /// Where the data goes.
+        /// Destination of the data.
         into: Memory<ReadParts<'a>>,
     },
     /// `pwritev2(2)`.
     Write {
         /// First byte in the file.
         offset: u64,
-        /// Where the data comes from.
+        /// Source of the data.
         from: Memory<WriteParts<'a>>,
         /// Whether the write is durable when it ends.
         durability: Durability,

@@ -1,4 +1,4 @@
-//! A queue of calls for tests of what runs queues.
+//! A queue of calls for tests of the queue runners.
 
 use std::io::{self, IoSlice, IoSliceMut};
 

@@ -27,9 +27,8 @@ pub(crate) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Device numbers of what is made of the disk or partition with device number `device`: its
-/// partitions, what the device mapper or md makes of them, and so on upwards; the disk itself is
-/// first.
+/// Device numbers of the devices stacked on the disk or partition with device number `device`: its
+/// partitions, device-mapper and md devices on them, and so on upwards; the disk itself is first.
 pub fn stacked_on(device: u64) -> Vec<u64> {
     let mut found = vec![device];
     let mut next = 0;
@@ -52,7 +51,7 @@ pub fn stacked_on(device: u64) -> Vec<u64> {
     found
 }
 
-/// Whether the disk or partition with device number `device` takes no writes.
+/// Whether the disk or partition with device number `device` is read-only.
 pub fn is_read_only(device: u64) -> bool {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))

@@ -54,7 +54,7 @@ const _: () = assert!(size_of::<Fiemap>() == 32 + 56 * BATCH);
 pub enum Flush {
     /// It is.
     First,
-    /// It is not; what has no place yet is [`ExtentFlags::DELAYED`].
+    /// It is not; an extent without a place yet is [`ExtentFlags::DELAYED`].
     No,
 }
 

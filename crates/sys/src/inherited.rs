@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// A duplicate of descriptor `number` with `FD_CLOEXEC`. The original stays open.
+/// A duplicate of descriptor `number` with `FD_CLOEXEC`. The original remains open.
 ///
 /// # Errors
 /// `EBADF` when the descriptor is not open.

@@ -75,8 +75,8 @@ pub struct Fallocate {
     pub offset: u64,
     /// In: bytes.
     pub length: u64,
-    /// Out: bytes of the file afterwards, to be passed to `ftruncate(2)` if they are not what
-    /// `fstat(2)` says.
+    /// Out: bytes of the file afterwards, to be passed to `ftruncate(2)` if they differ from
+    /// `fstat(2)`.
     pub size: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct ExtentsPage {
     pub extents: [MappedExtent; EXTENTS_MAX],
 }
 
-/// An extent, in the words of `struct fiemap_extent`.
+/// An extent, in the fields of `struct fiemap_extent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MappedExtent {
@@ -127,7 +127,7 @@ const _: () = {
 /// Asks whether an open file or directory is on a mount of Extant; `None` where it is not.
 ///
 /// # Errors
-/// Those of a mount whose server is gone.
+/// Those of a mount whose server has ended.
 pub fn probe(file: &File) -> io::Result<Option<Probe>> {
     let mut answer = Probe::new_zeroed();
     match call(file, PROBE, &mut answer) {
@@ -170,7 +170,8 @@ pub fn extents(file: &File, range: ByteRange) -> io::Result<Box<ExtentsPage>> {
     Ok(page)
 }
 
-/// A call of ours: its number says how many bytes the kernel copies, which are those of `T`.
+/// A call of ours: its number contains the number of bytes that the kernel copies, which is the
+/// size of `T`.
 fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, argument: &mut T) -> io::Result<()> {
     assert_eq!(
         number >> 16 & 0x3fff,
@@ -178,8 +179,8 @@ fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, argument: &mut T) ->
         "{number:#x}: the number of another structure"
     );
     let argument = std::ptr::from_mut(argument);
-    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of `T`,
-    // of which any are valid; they live for the call, as does the descriptor.
+    // SAFETY: the kernel reads and writes the number of bytes in the command number, the size of
+    // `T`, for which any bytes are valid; they live for the call, as does the descriptor.
     match unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -232,7 +233,7 @@ impl MappedExtent {
         })
     }
 
-    /// The extent in the project's words. `None` for a range that no file has.
+    /// The extent in the types of `extant-space`. `None` for a range that no file has.
     pub fn to_extent(&self) -> Option<Extent> {
         Some(Extent {
             logical: ByteRange::at(self.logical, self.length)?,

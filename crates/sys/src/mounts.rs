@@ -1,5 +1,5 @@
-//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other
-//! processes what is mounted in other mount namespaces.
+//! The kernel's tables of mounts: `/proc/self/mountinfo` lists the mounts of this process's
+//! namespace, those of other processes the mounts of other mount namespaces.
 //!
 //! Format: proc_pid_mountinfo(5).
 

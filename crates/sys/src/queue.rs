@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::call::Call;
 
-/// Calls to be made, and what becomes of them.
+/// Pending calls, and their results.
 pub trait CallQueue<'a> {
     /// The next call, with a tag to know it again; `None` while there is none to be started.
     fn next(&mut self) -> Option<(usize, Call<'a>)>;

@@ -44,8 +44,8 @@ enum Discards {
 }
 
 impl Ring {
-    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids
-    /// it, or lacks what is needed (before 5.6).
+    /// A ring for at most `depth` calls at a time. Fails if the kernel has no io_uring, forbids it,
+    /// or lacks the operations (before 5.6).
     pub fn new(depth: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_clamp().build(depth.max(1))?;
         let depth = depth.clamp(1, ring.params().sq_entries());

@@ -1,4 +1,4 @@
-//! Waiting for what signals no change, such as a lock of another process.
+//! Waiting for state without notification, such as a lock of another process.
 
 use std::thread;
 use std::time::{Duration, Instant};

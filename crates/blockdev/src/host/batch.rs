@@ -56,7 +56,7 @@ enum Flight<'s> {
     Transfer {
         owner: usize,
         range: ByteRange,
-        /// Where the data of a read goes that is made into a buffer.
+        /// Destination of the data of a read through a bounce buffer.
         bounced: Option<ReadParts<'s>>,
     },
     Space {
@@ -95,8 +95,8 @@ pub(super) struct Batch<'s> {
     /// Calls to be made again, or for their rest.
     again: Vec<(Flight<'s>, Call<'s>)>,
     flights: Vec<Option<Flying<'s>>>,
-    /// Owners of syncs and durable writes that went well beside others which have not ended, and
-    /// the last that they wait for.
+    /// Owners of successful syncs and durable writes that overlap unfinished ones, and the last of
+    /// those.
     unsettled: Vec<usize>,
     settled_by: Option<Success>,
     free: Vec<usize>,
@@ -195,7 +195,7 @@ impl<'s> Batch<'s> {
                 .all(|(_, job)| matches!(job, Job::Write { .. }))
     }
 
-    /// How many calls there are to make side by side.
+    /// Number of concurrent calls.
     pub(super) fn calls_at_most(&self) -> usize {
         let calls_of = |job: &Job<'_>| match job {
             // Without a way it is written as data.
@@ -215,7 +215,7 @@ impl<'s> Batch<'s> {
         waiting + usize::from(!self.assigns.is_empty()) + usize::from(!self.flushes.is_empty())
     }
 
-    /// How each request went, in the order in which they were added.
+    /// The result of each request, in the order of addition.
     pub(super) fn into_results(mut self) -> Vec<Result<()>> {
         let is_done = self.waiting.is_empty() && self.again.is_empty() && !self.is_flying();
         assert!(is_done, "a batch ends when nothing waits");
@@ -258,7 +258,7 @@ impl<'s> Batch<'s> {
         (tag, call)
     }
 
-    /// A sync or durable write of `owners` went well, and what overlapped it may not have ended.
+    /// A sync or durable write of `owners` succeeded, and overlapping ones may not have ended.
     fn succeeded(&mut self, owners: &[usize]) {
         let syncs = &self.device.syncs;
         let success = syncs.success();
@@ -276,7 +276,7 @@ impl<'s> Batch<'s> {
         self.free.len() < self.flights.len()
     }
 
-    /// The next piece of the assigns; what is left of one that failed is not tried.
+    /// The next piece of the assigns; the rest of a failed one is not tried.
     fn next_assign(&mut self) -> Option<(Flight<'s>, Call<'s>)> {
         let is_alone = self.waiting.is_empty() && !self.is_flying();
         while let Some((owner, mut rest)) = self.assigns.pop_front() {

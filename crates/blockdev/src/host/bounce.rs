@@ -1,4 +1,4 @@
-//! Aligned memory for callers whose own is not.
+//! Aligned memory for callers with unaligned memory.
 
 use std::io;
 

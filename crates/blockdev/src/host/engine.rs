@@ -2,7 +2,7 @@
 //!
 //! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each
 //! other. A batch of one read, write or flush is a plain call, which costs no more than a ring's
-//! and needs none. Where all rings are in use, or a ring fails, plain calls do the rest.
+//! and needs none. If all rings are in use, or a ring fails, system calls do the rest.
 //!
 //! Direct writes to a file go through Linux AIO: they may allocate, which a ring leaves to threads
 //! of its own.
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Runs calls that come while others are in flight, as long as there are any. Returns whether
+    /// Runs calls that arrive while others are in flight, until there are none. Returns whether
     /// that is possible now; else nothing was taken from the queue.
     pub(super) fn run_stream<'a>(&self, file: &File, queue: &mut dyn CallQueue<'a>) -> bool {
         let Self::Uring { streams, .. } = self else {
@@ -103,7 +103,7 @@ impl Engine {
     }
 }
 
-/// Rings, or what else a batch takes for itself, that no batch uses.
+/// Idle rings and other per-batch resources.
 pub(super) struct Pool<T> {
     free: Mutex<Vec<T>>,
     made: AtomicUsize,

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | logical block | alignment of direct I/O; 512 through the page cache; 1 to reach the exact end of a file | `BLKSSZGET` |
 //! | physical block | block of the file system | `BLKPBSZGET` |
-//! | limits | what keeps a call short | the queue in sysfs |
+//! | limits | bounds on the length of a call | the queue in sysfs |
 //!
 //! Support by a file is unknown before the first attempt: the features say yes, and a method that
 //! was refused is answered as if it had never been offered.

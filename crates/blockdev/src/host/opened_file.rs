@@ -1,4 +1,4 @@
-//! Opening a file or disk: what it is, and keeping others out.
+//! Opening a file or disk: its type, and the lock against other users.
 //!
 //! A disk that is to be written is claimed with `O_EXCL`, which mounts, RAID and other claims
 //! refuse; a file is locked with `flock(2)`, shared by readers, which only other users of that lock
@@ -84,7 +84,7 @@ impl OpenedFile {
             .map_err(|errno| error(errno.into()))?;
         match kind {
             FileKind::File => lock(&file, path, options.access)?,
-            // The open went well all the same; writes would not.
+            // The open succeeded anyway; writes would not.
             FileKind::Disk
                 if options.access == HostAccess::ReadWrite
                     && disk::is_read_only(metadata.rdev()) =>

@@ -17,17 +17,17 @@ pub struct HostOptions {
     pub depth: u32,
     /// Most bytes of one allocation, for which others wait; while they do, allocations are smaller.
     pub assign_max: u64,
-    /// Where the device ends, of a file that does not end with a sector.
+    /// End of the device if the file does not end with a whole sector.
     pub end: HostEnd,
 }
 
-/// Where a device ends whose file does not end with a sector.
+/// End of a device whose file does not end with a whole sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostEnd {
     /// With the last whole block: the rest belongs to the file, and not to the device.
     WholeBlock,
-    /// With the file: blocks have one byte. Opening fails with `Unsupported` past the page cache,
-    /// which takes no such end.
+    /// With the file: blocks have one byte. Opening fails with `Unsupported` for direct I/O, which
+    /// cannot access such an end.
     Exact,
 }
 
@@ -41,11 +41,11 @@ pub enum HostAccess {
     ReadOnly,
 }
 
-/// Where data is between the caller and the disk.
+/// Caching of data between the caller and the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCache {
     /// Nowhere: `O_DIRECT`. Refused with `Unsupported` by file systems that have none. Memory that
-    /// is not aligned as the disk wants it is copied on the way.
+    /// is not aligned for the disk is copied.
     Direct,
     /// In the page cache, until a flush at the latest.
     Buffered,

@@ -1,10 +1,9 @@
 //! Which syncs made data durable, when several run at a time.
 //!
 //! The kernel reports a failed write-back once for each open file: of two syncs that overlap, one
-//! gets the error and the other one succeeds, though the lost data may be what it was asked for.
-//! The same holds for durable writes through the page cache. So a success counts when everything
-//! that overlapped it has ended and none of that failed, and after a failure nothing succeeds any
-//! more.
+//! gets the error and the other one succeeds, though the lost data may be the data that it covers.
+//! The same holds for durable writes through the page cache. So a success counts if all overlapping
+//! calls have ended and none failed, and after a failure no call succeeds any more.
 //!
 //! A thread waits for others only when its batch has no call in flight: all that it waits for is in
 //! the kernel, and reaped by threads that do not wait.
@@ -59,7 +58,8 @@ impl Syncs {
         let _ = self.failed.set(errno);
     }
 
-    /// A success, with what overlaps it. To be called when the call's own [`InFlight`] has ended.
+    /// A success, with the overlapping calls. To be called when the call's own [`InFlight`] has
+    /// ended.
     pub(super) fn success(&self) -> Success {
         Success(self.calls().next)
     }

@@ -12,7 +12,7 @@ use super::{MemoryDevice, MemoryOptions};
 use crate::Device;
 
 impl MemoryDevice {
-    /// A device that holds what `file` holds, with the logical block and capacity of `options`; its
+    /// A device with the content of `file`, with the logical block and capacity of `options`; its
     /// size is that of the file, rounded up to whole blocks. Holes and pages of zeros stay holes.
     pub fn from_file(file: &File, options: MemoryOptions) -> Result<Self> {
         let length = file.metadata()?.len();
@@ -31,7 +31,7 @@ impl MemoryDevice {
         Ok(device)
     }
 
-    /// Makes `file` hold what the device holds and nothing else. Pages of zeros become holes.
+    /// Makes the content of `file` equal to that of the device. Pages of zeros become holes.
     pub fn save(&self, file: &File) -> Result<()> {
         file.set_len(0)?;
         file.set_len(self.geometry().size)?;

@@ -1,7 +1,7 @@
 //! The pages of a memory device, spread over shards.
 //!
 //! A region belongs to one shard, found by hashing its number, so that threads in different ranges
-//! rarely meet. The map of a shard is shared with snapshots until either side writes to it.
+//! rarely contend. The map of a shard is shared with snapshots until either side writes to it.
 //!
 //! Lock order: one shard at a time, but for a snapshot and its reverse, which take all of them in
 //! order of their index.
@@ -34,7 +34,7 @@ pub(super) struct Shards {
     capacity: Option<Capacity>,
 }
 
-/// A limit on the pages of all shards. Only who allocates or frees comes here.
+/// A limit on the pages of all shards. Used only when memory is allocated or freed.
 struct Capacity {
     pages_max: u64,
     pages: AtomicU64,
@@ -217,7 +217,7 @@ impl Shards {
         Self::from_shards(guards.iter().map(|shard| (**shard).clone()), capacity_bytes)
     }
 
-    /// Takes the contents of `from`, at one point in time for all who look. The limit stays.
+    /// Takes the contents of `from`, atomically for all readers. The limit is kept.
     pub(super) fn restore(&self, from: &Self) {
         let new: Vec<Shard> = from
             .shards

@@ -124,7 +124,7 @@ impl VolatileCache {
         settles && self.settle(|change| flushed(change) || forced(change))
     }
 
-    /// Makes durable what `is_durable` says; true when that was anything.
+    /// Makes the changes selected by `is_durable` durable; true when that was anything.
     fn settle(&mut self, is_durable: impl Fn(&Unflushed) -> bool) -> bool {
         let mut settled = false;
         let mut left: Vec<Unflushed> = Vec::new();

@@ -60,7 +60,7 @@ impl Change {
         }
     }
 
-    /// Whether what is read may be different afterwards.
+    /// Whether later reads may differ.
     pub(super) fn changes_contents(&self) -> bool {
         !matches!(self, Self::Assign(_))
     }

@@ -56,7 +56,7 @@ pub struct CrashState {
 }
 
 impl CrashState {
-    /// Where in the log the power went.
+    /// Position of the power failure in the log.
     pub fn position(&self) -> usize {
         self.position
     }
@@ -142,8 +142,8 @@ impl StateSpace {
         }
     }
 
-    /// Samples only, also where all combinations could be made: what one index means does not
-    /// depend on how much is at stake.
+    /// Samples only, also where all combinations could be made: the meaning of an index does not
+    /// depend on the number of pending changes.
     pub(super) fn samples(cache: &VolatileCache, position: usize, seed: u64) -> Self {
         Self {
             options: CrashOptions::seeded(seed),
@@ -270,7 +270,7 @@ fn one_other(changes: usize, most: Fate, one: Fate, random: &mut fastrand::Rng) 
     fates
 }
 
-/// The durable contents of `cache` and above it what `fates` keep.
+/// The durable contents of `cache` with the changes kept by `fates` on top.
 fn build(
     cache: &VolatileCache,
     fates: &[Fate],

@@ -40,10 +40,10 @@ pub enum Survivors {
     None,
 }
 
-/// A device that records what is done to it and can lose its power.
+/// A device that records its requests and can lose its power.
 ///
-/// See the [module](crate::simulation) for what a power cut leaves. The log holds all data written
-/// since the device was made, [`restart`](Self::restart)ed or [`settle`](Self::settle)d.
+/// See the [module](crate::simulation) for the state after a power cut. The log holds all data
+/// written since the device was made, [`restart`](Self::restart)ed or [`settle`](Self::settle)d.
 pub struct CrashDevice {
     live: MemoryDevice,
     geometry: Geometry,
@@ -58,7 +58,7 @@ struct Recorder {
     batches: u64,
     /// Power cuts so far: a batch that began before one does not complete after it.
     cuts: u64,
-    /// Changes that are still done before the power goes.
+    /// Changes that are still done before the power fails.
     changes_left: Option<u64>,
 }
 
@@ -70,12 +70,12 @@ struct Ticket {
 }
 
 impl CrashDevice {
-    /// A device with a volatile cache that holds what `base` holds, all of it durable.
+    /// A device with a volatile cache and the content of `base`, all of it durable.
     pub fn new(base: MemoryDevice) -> Self {
         Self::with_cache(base, CacheMode::Volatile)
     }
 
-    /// A device that holds what `base` holds, all of it durable.
+    /// A device with the content of `base`, all of it durable.
     pub fn with_cache(base: MemoryDevice, mode: CacheMode) -> Self {
         let mut geometry = base.geometry();
         if mode == CacheMode::Volatile {
@@ -91,7 +91,7 @@ impl CrashDevice {
         }
     }
 
-    /// Puts a name into the log: what has completed by now is known to have.
+    /// Puts a name into the log: completions until now are certain.
     pub fn mark(&self, name: impl AsRef<str>) {
         self.recorder().push(Event::Mark(name.as_ref().into()));
     }
@@ -113,8 +113,8 @@ impl CrashDevice {
         self.powered.load(Ordering::Acquire)
     }
 
-    /// Turns the power on again, cutting it first if it was on. What survived is durable now, and
-    /// the log starts again from there; take the old one before.
+    /// Turns the power on again, cutting it first if it was on. The surviving data is durable now,
+    /// and the log starts again from there; take the old one before.
     pub fn restart(&self, survivors: Survivors) -> CrashState {
         let mut recorder = self.recorder();
         self.cut(&mut recorder);
@@ -158,7 +158,7 @@ impl CrashDevice {
         recorder.log
     }
 
-    /// A copy of what is read from the device now.
+    /// A copy of the present content of the device.
     pub fn snapshot(&self) -> MemoryDevice {
         // Under the lock: no change that the log does not have.
         let _recorder = self.recorder();
@@ -240,7 +240,8 @@ impl CrashDevice {
         }
     }
 
-    /// The caller is about to learn that the batch is done, unless the power went meanwhile.
+    /// The caller is about to be notified that the batch is done, unless the power failed
+    /// meanwhile.
     fn complete(&self, ticket: &Ticket, requests: &mut [Request<'_>]) {
         let mut recorder = self.recorder();
         if recorder.cuts == ticket.cuts {

@@ -33,7 +33,7 @@ pub enum Clock {
     Virtual,
 }
 
-/// A device that injects faults into what passes to the one below.
+/// A device that injects faults into the requests to the device below.
 pub struct FaultyDevice<D> {
     inner: D,
     seed: u64,

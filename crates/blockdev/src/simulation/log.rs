@@ -2,7 +2,7 @@
 //!
 //! A position is a number of events: the state at position `n` is the one after the first `n` of
 //! them. Going through all positions costs no more than the changes themselves; each state is a
-//! snapshot that shares what did not change.
+//! snapshot that shares unchanged parts.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub enum Event {
     Mark(Arc<str>),
 }
 
-/// A recording of what was done to a device. Clones share the data.
+/// A recording of the requests to a device. Clones share the data.
 #[derive(Clone)]
 pub struct WriteLog {
     base: Arc<MemoryDevice>,

@@ -1,7 +1,7 @@
 //! Random numbers that depend on a seed and a place, and on nothing that happened before.
 //!
-//! So a decision can be made again alone, and threads that come in another order change only the
-//! decisions that are numbered by their order.
+//! So a decision can be repeated alone, and another order of threads changes only the decisions
+//! that are numbered by order.
 
 use fastrand::Rng;
 

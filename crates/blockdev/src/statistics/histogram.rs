@@ -2,7 +2,7 @@
 //!
 //! Values below 16 have a bucket each; above, every power of two is cut into 16 buckets of one
 //! width, so that a bucket is at most 1/16 of its value wide. This is the layout of HdrHistogram at
-//! two significant bits more than a decimal digit; what is beyond [`VALUE_MAX`] is counted in the
+//! two significant bits more than a decimal digit; values beyond [`VALUE_MAX`] are counted in the
 //! last bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering};

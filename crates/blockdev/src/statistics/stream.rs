@@ -1,4 +1,4 @@
-//! A stream whose transfers are counted on their way.
+//! A stream that counts its transfers.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::{Transfer, TransferStream};
 pub(super) struct Counted<'s> {
     shard: &'s Shard,
     stream: &'s mut dyn TransferStream,
-    /// When each was handed on, by tag.
+    /// Time of submission of each, by tag.
     started: Vec<Instant>,
 }
 

@@ -115,7 +115,7 @@ pub fn compare(device: &dyn Device, steps: &[Step]) {
     );
 }
 
-/// Where each run of extents of a state ends, in the words of the status.
+/// End of each run of extents of a state, in the types of the status.
 fn extents(device: &dyn Device) -> Vec<(u64, RangeStatus)> {
     let mut end = 0;
     let mut runs: Vec<(u64, RangeStatus)> = Vec::new();

@@ -1,4 +1,4 @@
-//! A space file in memory, naive, that refuses what a test wants and counts what was asked of it.
+//! A space file in memory, naive, that refuses the requests chosen by a test and counts requests.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;

@@ -141,7 +141,7 @@ fn directory_with_a_tree_may_leave_its_links_uncounted() {
     assert_agreement(&image, format);
 }
 
-/// The kernel brings everything to its place and stops; what was unlinked is still open.
+/// The kernel brings everything to its place and stops; the unlinked file is still open.
 #[test]
 fn orphans_of_a_frozen_file_system_are_counted_and_no_findings() {
     require!(

@@ -1,6 +1,6 @@
 //! One image for every kind of finding, damaged in one place: both our check and e2fsck find it.
 //!
-//! debugfs recomputes the checksums of what it changes; bytes are changed in images without
+//! debugfs recomputes the checksums of changed structures; bytes are changed in images without
 //! checksums.
 
 use extant_fsck::FindingKind::{self, *};
@@ -139,7 +139,7 @@ fn damage_by_debugfs_is_found_by_both() {
     assert!(trouble.is_empty(), "{trouble}");
 }
 
-/// Where the first block of a file begins in the image.
+/// Offset of the first block of a file in the image.
 fn first_block(image: &Image, file: &str) -> usize {
     let words = image.debugfs(&format!("blocks \"{file}\"\n"));
     let last = words.lines().last().expect("a line of blocks");

@@ -58,7 +58,7 @@ fn file_systems_with_features_of_single_files_are_checked() {
             image.debugfs(change);
         }
         if features.contains("quota") {
-            // mke2fs does not count what it copies.
+            // mke2fs does not count the blocks that it copies.
             image.repair();
         }
         assert_clean(&image, &format!("{features}: {change}"));

@@ -40,7 +40,7 @@ fn metadata_bytes(image: &Image, block_bytes: usize) -> Vec<usize> {
     offsets
 }
 
-/// Findings of ours alone: kind, part of the message, and why it stays a finding.
+/// Findings of ours alone: kind, part of the message, and the reason to keep it as a finding.
 const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Backup,
@@ -331,7 +331,7 @@ fn scrambled_metadata_gives_an_answer() {
             } else {
                 sector[at..at + 4].copy_from_slice(&random.u32(..).to_le_bytes())
             }
-            // The superblock stays, or most images would end there.
+            // The superblock is not changed, or most images would be refused at it.
             if to / 1024 != 1 {
                 scrambled
                     .write_at(&sector, to as u64, Persistence::Cached)

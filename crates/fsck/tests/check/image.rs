@@ -81,7 +81,7 @@ impl Image {
         assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
     }
 
-    /// The verdict of e2fsck: its exit status and its words.
+    /// The verdict of e2fsck: its exit status and its output.
     #[track_caller]
     pub fn e2fsck(&self) -> (i32, String) {
         let mut command = tool("e2fsck");

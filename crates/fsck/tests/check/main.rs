@@ -1,4 +1,5 @@
-//! The consistency check beside e2fsck: the two must agree, on whole images and on broken ones.
+//! The consistency check compared with e2fsck: the two must agree, on whole images and on broken
+//! ones.
 //!
 //! Where they do not, the difference is named here with its reason (`flips.rs`).
 

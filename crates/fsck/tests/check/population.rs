@@ -10,7 +10,7 @@ use extant_testkit::command::{run, tool};
 /// Contents of files.
 pub const FILL: u8 = 0x5A;
 
-/// Makes some of everything in `root`. What the file system does not offer is left out.
+/// Creates files of every kind in `root`. Kinds that the file system does not support are left out.
 pub fn populate(root: &Path) {
     make_directories(root);
     make_nodes(root);

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::destination::Destination;
 use crate::file::HostFile;
 
-/// Of the contents, which are new: powers given to them, and what proves that they are unchanged.
+/// Of the contents, which are new: privileges granted to them, and proofs that they are unchanged.
 const OF_CONTENTS: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Largest value and largest list of names in Linux.
@@ -40,8 +40,8 @@ impl Replaced {
         is_file.then_some(Self { file, stat })
     }
 
-    /// Gives `to` what the old file has, `mode` if one was asked for; what was left out, one line
-    /// each.
+    /// Copies the attributes of the old file to `to`, with `mode` if given; returns a line for each
+    /// one left out.
     pub(super) fn hand_over(&self, to: &HostFile, mode: Option<Mode>) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         // While the new file is this user's own.

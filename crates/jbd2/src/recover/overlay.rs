@@ -26,8 +26,8 @@ impl Overlay {
         }
     }
 
-    /// Fills `into`, a whole block, with what the log has of `block`. `false` when it has nothing:
-    /// then what is at home counts.
+    /// Fills `into`, a whole block, with the log's copy of `block`. `false` when it has nothing:
+    /// then the block in place is current.
     ///
     /// # Errors
     /// Those of the device.

@@ -1,10 +1,10 @@
 //! The walk along the log to its end.
 //!
-//! A transaction counts when its commit block is there and right. Where the log ends, and what is
-//! an error instead, follows the kernel:
+//! A transaction counts if its commit block exists and is valid. The end of the log, and its
+//! difference from an error, are those of the kernel:
 //!
 //! - a block without header, or of another transaction than is due, is the end;
-//! - a descriptor or revoke block with a wrong checksum is what a crash leaves, unless a commit
+//! - a descriptor or revoke block with a wrong checksum is the result of a crash, unless a commit
 //!   block follows that is not older than the one before it: then a committed transaction is
 //!   damaged, an error;
 //! - a commit block with a wrong checksum is the end; one that is not older than the last is
@@ -12,9 +12,9 @@
 //!   its way;
 //! - a transaction that would be longer than the ring is the end.
 //!
-//! As transactions are taken in one after the other, revoking is taking out: a block that
-//! transaction N revokes leaves the table after N's copies have come in. What is in the table at
-//! the end is what three passes with a table of revocations find.
+//! Transactions are added one after the other, so a revocation is a removal: a block that
+//! transaction N revokes is removed from the table after N's copies are added. The final table
+//! equals the result of three passes with a table of revocations.
 
 use std::collections::HashMap;
 
@@ -131,7 +131,7 @@ struct Pending {
     copies: Vec<Copy>,
     revoke_blocks: Vec<u32>,
     sum: TransactionSum,
-    /// A block of it that is not what it should be.
+    /// An invalid block of it.
     damage: Option<Error>,
 }
 

@@ -30,7 +30,7 @@ use crate::{Checkpoint, FastCommitSpace, Frozen};
 pub(super) fn run<C: Client>(shared: &Shared<C>) {
     let _end = End(shared);
     if let Err(error) = serve(shared) {
-        // The journal has set its own error already; then that one stays.
+        // The journal has set its own error already; then that one is kept.
         let first = shared.failure().set(error);
         shared.client.aborted(first);
     }
@@ -55,7 +55,7 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
     let mut due = Instant::now() + shared.interval;
     loop {
         match next_work(shared, &mut due) {
-            // An abort may not have been heard of.
+            // The client may not have been notified of an abort.
             Work::Stop => return shared.failure().check(),
             Work::Commit => {
                 commit(shared)?;
@@ -81,7 +81,7 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
     }
 }
 
-/// Waits for something to do: `due` says when the running transaction is committed unasked.
+/// Waits for something to do: `due` is the time of the next periodic commit.
 fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
     let mut progress = shared.progress();
     loop {
@@ -127,7 +127,7 @@ fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
     Ok(Synced::ByFastCommit)
 }
 
-/// Has the client say what the present epoch has changed, and begins the next.
+/// Requests the changes of the present epoch from the client, and begins the next.
 fn freeze_fast<C: Client>(shared: &Shared<C>, space: &FastCommitSpace) -> Option<(Epoch, Vec<u8>)> {
     let _gates = shared.slots.shut();
     // The commit that takes its place finds the error.

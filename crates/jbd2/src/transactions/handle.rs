@@ -99,7 +99,7 @@ impl<'t> Handle<'t> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // While the gate is still open: what was changed so far must not be frozen.
+        // While the gate is still open: its partial changes must not be frozen.
         if std::thread::panicking() {
             let detail = "a thread panicked while it changed the file system";
             self.slots

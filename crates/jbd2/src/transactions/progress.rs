@@ -1,4 +1,4 @@
-//! How far the transactions are, and what the committer is to do next.
+//! Progress of the transactions, and the committer's next step.
 
 use super::{Epoch, TransactionId};
 
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// The next work: a commit with waiters goes before checkpoints.
+    /// The next work: a commit with waiters has priority over checkpoints.
     pub(super) fn work(&self) -> Work {
         match () {
             () if self.is_stopping => Work::Stop,

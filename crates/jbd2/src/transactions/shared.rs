@@ -25,7 +25,7 @@ pub(super) struct Shared<C> {
     running: CachePadded<AtomicU64>,
     /// The present epoch, likewise.
     epoch: CachePadded<AtomicU64>,
-    /// The last transaction whose pool was found half used, so that this is said once.
+    /// The last transaction whose pool was found half used, so that this is reported once.
     half_used: AtomicU64,
     progress: Mutex<Progress>,
     /// A transaction was committed, an epoch made durable, the log emptied, the journal stopped.
@@ -190,7 +190,7 @@ impl<C: Client> Shared<C> {
         self.work.notify_one();
     }
 
-    /// Waits for the committer to get somewhere. What was reached before it stopped counts.
+    /// Waits for the committer to get somewhere. Progress made before the stop counts.
     fn wait_until(&self, told: &Condvar, is_reached: impl Fn(&Progress) -> bool) -> Result<()> {
         let mut progress = self.progress();
         while !is_reached(&progress) {

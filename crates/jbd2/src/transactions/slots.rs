@@ -20,7 +20,7 @@ use crate::sync::{read_poisoned, thread_number, write_poisoned};
 
 /// Spread over more slots, a commit would wait longer for all slots than the threads gain.
 const SLOTS_MAX: usize = 64;
-/// A lease is this part of what a slot could have of the pool if all took the same.
+/// A lease is this part of a slot's equal share of the pool.
 const LEASE_SHARE: u64 = 8;
 
 /// Slot: counts the handles of some threads.
@@ -167,7 +167,7 @@ impl HandleBarrier<'_> {
     }
 }
 
-/// Takes `wanted` from an account, or what it has, but not less than `least`.
+/// Takes `wanted` from an account, or its whole balance, but not less than `least`.
 fn withdraw(account: &AtomicU64, least: u64, wanted: u64) -> Option<u64> {
     let mut taken = 0;
     let withdrawn = account.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |balance| {

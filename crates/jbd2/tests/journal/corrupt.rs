@@ -31,7 +31,7 @@ fn leave_log(format: LogFormat) -> MemoryDevice {
     device.snapshot()
 }
 
-/// The number of transactions that a device shows, if it is what it was after one of them.
+/// The number of transactions visible on a device, if its state is that after one of them.
 fn state(device: &dyn Device) -> Option<u64> {
     let counter = home(device, 0);
     let number = u64::from_le_bytes(counter[12..20].try_into().unwrap());
@@ -111,7 +111,7 @@ fn damaged_commit_block_ends_the_log_and_is_reported() {
 
 #[test]
 fn torn_commit_block_is_the_end_of_a_log_and_damage_within_it() {
-    // All that it says is in its first sector; the second is still that of an older round.
+    // All its fields are in its first sector; the second is still that of an older round.
     for (transaction, is_last) in [(1, false), (3, true)] {
         let device = Arc::new(leave_log(V3));
         let commit = offset(&location(BLOCKS), (transaction + 1) * 6);
@@ -143,14 +143,13 @@ fn damage_of_the_whole_log_is_survived_for_every_format() {
         for _ in 0..300 {
             let device = Arc::new(whole.snapshot());
             for _ in 0..random.usize(1..20) {
-                // The superblock's own checks are those of another crate; here it stays mostly as
-                // it is.
+                // The superblock's own checks are those of another crate; here most of it is kept.
                 let least = u32::from(random.u8(..20) > 0);
                 let block = random.u32(least..BLOCKS);
                 let at = offset(&location(BLOCKS), block);
                 flip(&device, at + random.u64(..64.min(BLOCK as u64)));
             }
-            // Whatever comes of it, it comes, and the next one finds an empty log.
+            // Recovery ends with any result, and the next one finds an empty log.
             if recover(device.clone(), BLOCKS).is_ok() {
                 assert!(
                     !Recovery::read(device, location(BLOCKS))
@@ -245,7 +244,7 @@ fn copy_of_a_block_that_is_no_home_is_an_error() {
 #[test]
 fn superblock_of_another_journal_is_refused() {
     let device: Arc<dyn Device> = Arc::new(leave_log(V3));
-    // Blocks 0 to 29 of it alone: shorter than it says.
+    // Blocks 0 to 29 of it alone: shorter than its own length field.
     let all = location(BLOCKS);
     let runs: Vec<_> = all.runs(0, 30).collect();
     let short = extant_jbd2::JournalLocation::new(BLOCK as u32, &runs).unwrap();

@@ -1,5 +1,5 @@
-//! A small device with an empty journal in two runs: blocks 0 to 63 are homes, the journal begins
-//! in the middle of what follows.
+//! A small device with an empty journal in two runs: blocks 0 to 63 hold metadata in place, the
+//! journal begins in the middle of the rest.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub fn device(blocks: u32) -> MemoryDevice {
     device_from(blocks, 1)
 }
 
-/// The same, as transactions up to `sequence` left it.
+/// The same, after transactions up to `sequence`.
 pub fn device_from(blocks: u32, sequence: u32) -> MemoryDevice {
     let device = MemoryDevice::new((HOMES + u64::from(blocks)) * BLOCK as u64);
     let mut raw = RawJournalSuperblock::new_zeroed();

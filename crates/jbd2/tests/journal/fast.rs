@@ -1,4 +1,4 @@
-//! Fast commits: where they go, how long they count, and that a sync shares them.
+//! Fast commits: their position, their validity, and sharing between syncs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -223,7 +223,7 @@ fn sync_is_a_fast_commit_where_the_client_can_say_it() {
     );
     assert_eq!(all.last_committed().map(TransactionId::number), Some(1));
     assert_eq!(all.running().number(), 2);
-    // A commit makes durable what was not said as well.
+    // A commit also makes changes without records durable.
     counter.is_silent.store(1, Ordering::Relaxed);
     let epoch = add();
     all.sync(epoch).unwrap();

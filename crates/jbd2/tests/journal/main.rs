@@ -1,4 +1,4 @@
-//! The journal on devices in memory: what it promises, and what it takes from a damaged log.
+//! The journal on devices in memory: its guarantees, and its behaviour with a damaged log.
 
 #![cfg(not(feature = "shuttle"))]
 

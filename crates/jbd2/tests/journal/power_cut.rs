@@ -130,7 +130,7 @@ fn live(seed: u64, blocks: u32, format: LogFormat, transactions: u64, mode: Cach
 }
 
 impl Life {
-    /// Says what is wrong with a device after recovery.
+    /// Returns the error of a device after recovery.
     fn check(&self, device: &dyn Device, crash: &CrashState) -> Result<usize, String> {
         let counter = home(device, COUNTER);
         let number = u64::from_le_bytes(counter[12..20].try_into().unwrap()) as usize;
@@ -179,7 +179,7 @@ impl Life {
         cuts
     }
 
-    /// The power goes again during recovery.
+    /// The power fails again during recovery.
     fn survive_again(&self, crash: &CrashState, number: usize) {
         let disk = Arc::new(CrashDevice::new(crash.image.snapshot()));
         recover(disk.clone(), self.blocks).unwrap();

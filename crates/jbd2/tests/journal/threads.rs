@@ -132,7 +132,7 @@ fn interval_commits_what_nobody_asks_for() {
     while transactions.last_committed() < Some(transaction) {
         thread::sleep(Duration::from_millis(1));
     }
-    // With nothing to commit, nothing is.
+    // Without changes there is no commit.
     thread::sleep(Duration::from_millis(100));
     assert_eq!(transactions.last_committed(), Some(transaction));
 }

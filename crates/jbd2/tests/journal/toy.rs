@@ -71,7 +71,7 @@ fn blocks(pair: usize) -> [u64; 2] {
     [2 * pair as u64, 2 * pair as u64 + 1]
 }
 
-/// The version of a pair at home.
+/// The version of a pair in place.
 ///
 /// # Panics
 /// When its blocks do not fit each other.

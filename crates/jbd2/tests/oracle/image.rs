@@ -83,7 +83,7 @@ impl Image {
             .unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
-    /// `e2fsck -y` with options; it must say that all is well, or that it repaired what there was.
+    /// `e2fsck -y` with options; it must report no error, or that it repaired all errors.
     #[track_caller]
     pub fn e2fsck(&self, options: &[&str]) -> String {
         let mut e2fsck = tool("e2fsck");

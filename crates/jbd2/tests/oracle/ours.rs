@@ -25,7 +25,8 @@ const FORMATS: [(Checksums, BlockNumbers); 6] = [
 ];
 
 /// Leaves transactions in the log: several descriptor blocks, blocks that begin with the magic
-/// number, blocks changed again, blocks revoked. Returns what each block must hold after replay.
+/// number, blocks changed again, blocks revoked. Returns the expected content of each block after
+/// replay.
 fn leave_log(image: &Image, format: LogFormat, rounds: u8) -> BTreeMap<u64, Vec<u8>> {
     let blocks = image.free_blocks(200);
     let device = image.load();
@@ -109,7 +110,7 @@ fn log_of_every_format_is_replayed_by_e2fsck() {
         assert_eq!(report.transactions, 5);
         assert_blocks(&*device, &expected, "our own replay");
         own.store(&device);
-        // Nothing is left to replay: the file system is as e2fsck wants it, but for the flag.
+        // Nothing is left to replay: the file system is valid for e2fsck, except for the flag.
         own.e2fsck(&["-E", "journal_only"]);
         assert_e2fsck_clean(&own.path);
     }

@@ -9,7 +9,7 @@ use extant_testkit::{require, requires};
 use crate::image::{BLOCK, Image, recover};
 
 /// Replays both ways and compares every block but the two superblocks, that of the file system and
-/// that of the journal, which say who did it. Returns how many transactions there were.
+/// that of the journal, which identify the writer. Returns how many transactions there were.
 #[track_caller]
 fn replay_both_ways(image: &Image, block: usize) -> u32 {
     let theirs = Image::copy_of(&image.path);
@@ -99,7 +99,7 @@ fn log_of_the_kernel_is_replayed_as_e2fsck_does() {
             let last = fs::File::open(directory.join(format!("{round}-1"))).unwrap();
             last.sync_all().unwrap();
         }
-        // The loop device has what the kernel wrote; nothing has been checkpointed yet.
+        // The loop device holds the kernel's writes; nothing has been checkpointed yet.
         let image = Image::copy_of(scratch.backing_file().unwrap());
         let transactions = replay_both_ways(&image, block);
         assert!(

@@ -131,8 +131,8 @@ impl GroupBits {
         best
     }
 
-    /// The longest run in `from..to` among the first `tries` candidates. When those were all, no
-    /// run is longer.
+    /// The longest run in `from..to` among the first `tries` candidates. If those are all, no run
+    /// is longer.
     pub(crate) fn longest_run(
         &self,
         shape: &Shape,

@@ -26,7 +26,7 @@ impl Disk {
     }
 
     /// Makes `groups` again, as before the allocator grows to them. Others stay, also a last one
-    /// that gets longer: what is added there the allocator knows.
+    /// that gets longer: the allocator knows the added blocks.
     pub fn format(&self, groups: Range<u32>, geometry: &Geometry, is_used: impl Fn(Block) -> bool) {
         let mut bitmaps = self.bitmaps.lock().unwrap();
         bitmaps.truncate(groups.start as usize);

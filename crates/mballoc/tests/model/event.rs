@@ -1,5 +1,5 @@
-//! Random events. Places are chosen among what is there when the event happens, so any list of them
-//! makes sense.
+//! Random events. Places are chosen from the state at the time of the event, so any list of events
+//! is valid.
 
 use extant_mballoc::{Alignment, Policy, RequestFlags};
 use proptest::prelude::*;
@@ -63,11 +63,11 @@ pub enum Event {
         runs_max: usize,
     },
     Grow(u64),
-    /// To this number of thousandths of the disk, or from 1000 on of what is free at its end.
+    /// To this number of thousandths of the disk, or from 1000 on of the free space at its end.
     Shrink(u64),
 }
 
-/// A request, before it is known what is there.
+/// A request that does not depend on the state.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub place: Place,

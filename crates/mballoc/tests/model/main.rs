@@ -1,8 +1,8 @@
-//! The allocator beside a naive one, under the same random events.
+//! The allocator compared with a naive one, under the same random events.
 //!
 //! After each event both are compared: every block is free or owned once, counters and index are
-//! those of the bits (`Allocator::check`), windows are disjoint and free, results are what the
-//! request allows, and there is "no space" only where the naive one has none either.
+//! those of the bits (`Allocator::check`), windows are disjoint and free, results satisfy the
+//! request, and there is "no space" only if the naive one has none either.
 //!
 //! Cases are seeds; `EXTANT_MODEL_SEEDS=A..B` chooses others. A failure prints the line that
 //! repeats it, and the smallest list of events that fails.

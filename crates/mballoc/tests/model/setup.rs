@@ -13,8 +13,8 @@ pub struct Setup {
     pub pattern: Pattern,
 }
 
-/// Which blocks are in use at first: runs of `run` blocks, in use or not as `seed` has it, of eight
-/// runs `used` on average.
+/// Which blocks are in use at first: runs of `run` blocks, in use or not depending on `seed`, on
+/// average `used` of eight runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     pub seed: u64,

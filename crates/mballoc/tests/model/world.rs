@@ -1,4 +1,4 @@
-//! The naive allocator: who has each block, one by one; and its comparison with the real one.
+//! The naive allocator: the owner of each block, one by one; and its comparison with the real one.
 
 mod expect;
 mod journal;
@@ -188,7 +188,7 @@ impl<'a> World<'a> {
         (!self.tenants.is_empty()).then(|| tenant.index(self.tenants.len()))
     }
 
-    /// Holds everything that can be asked of the allocator against the blocks.
+    /// Compares every query of the allocator with the blocks.
     fn compare(&self) {
         assert_eq!(self.allocator.check(), Ok(()));
         assert_eq!(self.allocator.geometry(), self.geometry);

@@ -170,9 +170,9 @@ impl Layout {
         }
     }
 
-    /// Whether inodes have the fields that Linux gives to what each system may use (`osd1`, `osd2`
-    /// of another `s_creator_os`): the version, the high half of the attribute block's number, and
-    /// a checksum.
+    /// Whether inodes have Linux's use of the fields that each system may define (`osd1`, `osd2` of
+    /// another `s_creator_os`): the version, the high half of the attribute block's number, and a
+    /// checksum.
     pub fn has_linux_inodes(&self) -> bool {
         self.has_linux_inodes
     }

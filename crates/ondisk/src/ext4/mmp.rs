@@ -1,6 +1,6 @@
 //! Multiple-mount protection: a block in which a mount notes that it is alive.
 //!
-//! It is read only, to say who has the file system; taking part needs a clock and a thread.
+//! It is only read, to report the user of the file system; taking part needs a clock and a thread.
 //!
 //! Format: docs/formats/ext4.md, "Multiple-mount protection".
 
@@ -55,7 +55,7 @@ impl Mmp {
     /// Reads the block that `s_mmp_block` names.
     ///
     /// # Errors
-    /// `Corrupt` with what is wrong.
+    /// `Corrupt` with the invalid field.
     pub fn parse(block: &[u8], seed: Option<Seed>) -> Result<Self> {
         const NAME: &str = "mmp block";
         let (raw, _) = RawMmp::read_from_prefix(block)

@@ -1,8 +1,8 @@
 //! The orphan file: inodes that must be cleared or cut after a crash.
 //!
 //! Model: every block of the file is an array of inode numbers, where 0 is free, with a magic
-//! number and a sum at the end. `orphan_present` in the superblock says that some may be
-//! set. The older list goes through `i_dtime` instead, from `s_last_orphan` on.
+//! number and a sum at the end. `orphan_present` in the superblock means that some may be set. The
+//! older list is linked through `i_dtime` instead, from `s_last_orphan` on.
 //!
 //! Format: docs/formats/ext4.md, "Orphan file".
 
@@ -88,7 +88,7 @@ pub fn orphans(
         })
 }
 
-/// Sets what a slot names. The block must be sealed after that.
+/// Sets the inode of a slot. The block must be sealed after that.
 ///
 /// # Panics
 /// When there is no such slot.

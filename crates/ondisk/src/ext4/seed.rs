@@ -1,9 +1,9 @@
-//! Where the checksums of a file system and of one inode begin (`metadata_csum`).
+//! Seeds of the checksums of a file system and of one inode (`metadata_csum`).
 //!
 //! Every sum starts from the file system's seed, so that blocks of another file system never
-//! pass; what belongs to an inode also starts from its number and generation, so that blocks
-//! of a deleted file do not either. Without `metadata_csum` there is no seed, and functions
-//! that take an `Option` then check and write nothing.
+//! pass; the seed of an inode also includes its number and generation, so that blocks of a deleted
+//! file do not match either. Without `metadata_csum` there is no seed, and functions that take an
+//! `Option` then check and write nothing.
 
 use super::InodeNumber;
 use crate::checksum::{self, START};
@@ -28,7 +28,7 @@ impl Seed {
         self.0
     }
 
-    /// The seed of what belongs to one inode.
+    /// The seed of the structures of one inode.
     pub fn inode(self, number: InodeNumber, generation: u32) -> InodeSeed {
         let sum = checksum::crc32c(self.0, &number.0.to_le_bytes());
         InodeSeed(checksum::crc32c(sum, &generation.to_le_bytes()))

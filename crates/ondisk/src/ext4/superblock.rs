@@ -42,7 +42,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Where it is on the device.
+    /// Its offset on the device.
     pub const OFFSET: u64 = 1024;
     /// Its size.
     pub const BYTES: usize = size_of::<RawSuperblock>();
@@ -52,8 +52,8 @@ impl Superblock {
     /// Checks the superblock at the start of `bytes`.
     ///
     /// # Errors
-    /// `Corrupt` with field and value for what cannot be, also a wrong checksum;
-    /// `Unsupported` for a revision or checksum type that is not known.
+    /// `Corrupt` with field and value for invalid values and a wrong checksum; `Unsupported` for a
+    /// revision or checksum type that is not known.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let (raw, _) = RawSuperblock::read_from_prefix(bytes)
             .map_err(|_| corrupt("superblock", format_args!("only {} bytes", bytes.len())))?;
@@ -90,8 +90,8 @@ impl Superblock {
     }
 
     /// Makes each of the two sectors go with the other one of `older`, an earlier state of this
-    /// superblock: a disk that writes only one of them in a power cut leaves a superblock whose
-    /// checksum is right. That holds between all states that were fitted to the same one.
+    /// superblock: if a disk writes only one of them in a power cut, the checksum of the superblock
+    /// is still valid. That holds between all states that were fitted to the same one.
     ///
     /// Nothing changes where there is no checksum, or no room for that.
     pub fn fit_sectors(&mut self, older: &Self) {
@@ -100,7 +100,7 @@ impl Superblock {
         }
     }
 
-    /// Where things are.
+    /// Locations of the structures.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -110,7 +110,7 @@ impl Superblock {
         self.layout.features()
     }
 
-    /// Where checksums of metadata begin; `None` without `metadata_csum`.
+    /// Seed of the checksums of metadata; `None` without `metadata_csum`.
     pub fn seed(&self) -> Option<Seed> {
         self.seed
     }
@@ -125,7 +125,7 @@ impl Superblock {
         values::until_zero(&self.raw.s_volume_name)
     }
 
-    /// Where it was mounted last, without the zeros after it.
+    /// Last mount point, without trailing zeros.
     pub fn last_mounted(&self) -> &[u8] {
         values::until_zero(&self.raw.s_last_mounted)
     }
@@ -185,7 +185,7 @@ impl Superblock {
             .expect("fields of errors are not checked");
     }
 
-    /// Where the journal is; `None` without one.
+    /// Location of the journal; `None` without one.
     pub fn journal(&self) -> Option<JournalPlace> {
         self.features()
             .compat
@@ -212,7 +212,7 @@ impl Superblock {
         self.features().ro_compat.contains(RoCompat::ORPHAN_PRESENT)
     }
 
-    /// Head of the list of orphans that goes through `i_dtime`.
+    /// Head of the list of orphans that is linked through `i_dtime`.
     pub fn last_orphan(&self) -> Option<InodeNumber> {
         InodeNumber::new(self.raw.s_last_orphan.get())
     }

@@ -80,7 +80,7 @@ pub struct Attribute<'a> {
     pub name: XattrName<'a>,
     /// The value.
     pub value: XattrValue<'a>,
-    /// `e_hash` as it was read; 0 in what is new.
+    /// `e_hash` as it was read; 0 in new structures.
     hash: u32,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Attributes<'a> {
             .map(|attribute| &attribute.value)
     }
 
-    /// Sets the value of the attribute `name`, which keeps its place if it is there.
+    /// Sets the value of the attribute `name`; an existing one keeps its position.
     pub fn set(&mut self, name: XattrName<'a>, value: impl Into<Cow<'a, [u8]>>) {
         let attribute = Attribute {
             name,
@@ -126,7 +126,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Removes the attribute `name`; whether it was there.
+    /// Removes the attribute `name`; whether it existed.
     pub fn remove(&mut self, name: &XattrName<'_>) -> bool {
         let before = self.list.len();
         self.list.retain(|attribute| attribute.name != *name);

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The number of a transaction. Numbers go round after 2^32, so that only two that are less
-/// than 2^31 apart can be compared.
+/// The number of a transaction. Numbers wrap after 2^32, so that only two that are less than 2^31
+/// apart can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Sequence(pub u32);
 

@@ -48,8 +48,8 @@ impl Commit {
     /// Reads `block` and compares its own sum. That of the transaction is the reader's to compare.
     ///
     /// # Errors
-    /// `Corrupt` when it is no commit block, or its sum is wrong. At the end of a log that is
-    /// what a power cut leaves.
+    /// `Corrupt` when it is no commit block, or its sum is wrong. At the end of a log this is the
+    /// result of a power cut.
     ///
     /// # Panics
     /// When `block` is not a whole block.

@@ -220,7 +220,7 @@ pub struct DescriptorWriter<'a> {
     format: Format,
     sequence: Sequence,
     at: usize,
-    /// Where the last tag is.
+    /// Offset of the last tag.
     last: Option<(usize, Tag, u16)>,
 }
 
@@ -255,7 +255,7 @@ impl<'a> DescriptorWriter<'a> {
         self.at + self.format.tag_bytes() + uuid > self.format.contents_end()
     }
 
-    /// Adds the tag of `copy`, a block that went through [`escape`](mod@super::escape).
+    /// Adds the tag of `copy`, a block processed by [`escape`](mod@super::escape).
     ///
     /// # Panics
     /// When the block is full, and when the number of `original` has more bits than the format.

@@ -1,7 +1,7 @@
 //! Copies of blocks that begin with the journal's magic number.
 //!
-//! Such a copy would look like a block of the journal itself, so it is written with zeros
-//! there, and its tag says so.
+//! Such a copy would look like a block of the journal itself, so it is written with zeros there,
+//! and its tag has the escape flag.
 
 use super::header::MAGIC;
 
@@ -10,11 +10,11 @@ use super::header::MAGIC;
 pub enum Escaped {
     /// It has.
     Yes,
-    /// It is as it is.
+    /// It is not escaped.
     No,
 }
 
-/// Makes a block fit to be a copy, and says what its tag must say.
+/// Escapes a block for its copy in the log, and returns the state for its tag.
 pub fn escape(copy: &mut [u8]) -> Escaped {
     match copy.first_chunk_mut::<4>() {
         Some(start) if *start == MAGIC.to_be_bytes() => {

@@ -12,7 +12,7 @@ feature_set! {
         CHECKSUM = 0x1, "journal_checksum";
     }
 
-    /// `s_feature_incompat`: who does not know one must not replay the journal.
+    /// `s_feature_incompat`: an implementation that does not know one must not replay the journal.
     JournalIncompat 'I' {
         REVOKE = 0x1, "journal_incompat_revoke";
         BIT64 = 0x2, "journal_64bit";
@@ -45,8 +45,8 @@ impl JournalFeatures {
         .union(JournalIncompat::CSUM_V3)
         .union(JournalIncompat::FAST_COMMIT);
 
-    /// Refuses what is not known and may not be ignored. There is no journal that is only
-    /// read, so that features of both sets count.
+    /// Refuses unknown features that may not be ignored. There is no journal that is only read, so
+    /// that features of both sets count.
     ///
     /// # Errors
     /// `Unsupported`, with the names.

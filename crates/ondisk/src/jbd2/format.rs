@@ -59,7 +59,7 @@ impl Format {
         }
     }
 
-    /// Where the sum at the end of descriptor and revoke blocks begins, or the block ends.
+    /// Offset of the checksum at the end of descriptor and revoke blocks, or the end of the block.
     pub(super) fn contents_end(&self) -> usize {
         let tail = if self.seed().is_some() { 4 } else { 0 };
         self.block_bytes as usize - tail

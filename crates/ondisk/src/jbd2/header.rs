@@ -29,7 +29,7 @@ pub enum BlockType {
     SuperblockV1,
     /// The superblock.
     SuperblockV2,
-    /// Names blocks whose older copies do not count.
+    /// Names blocks whose older copies are revoked.
     Revoke,
 }
 

@@ -29,8 +29,7 @@ const HEADER_BYTES: usize = size_of::<RawRevoke>();
 /// The blocks that `block` revokes.
 ///
 /// # Errors
-/// `Corrupt` when it is no revoke block, its sum is wrong, or `r_count` says more than there
-/// is.
+/// `Corrupt` if it is no revoke block, its checksum is wrong, or `r_count` exceeds the block.
 ///
 /// # Panics
 /// When `block` is not a whole block.

@@ -1,8 +1,8 @@
-//! The journal's superblock: what the journal is, and where its log begins.
+//! The journal's superblock: the parameters of the journal, and the start of its log.
 //!
 //! Model: 1024 bytes in the journal's first block. `s_start` is the first block of the log, 0 when
-//! there is none, and `s_sequence` the first transaction in it. As in the file
-//! system's superblock, the bytes are kept as they are.
+//! there is none, and `s_sequence` the first transaction in it. As in the file system's superblock,
+//! the bytes are kept unchanged.
 //!
 //! Invariants:
 //! - a [`JournalSuperblock`] has passed every check, also after [`JournalSuperblock::edit`];
@@ -76,8 +76,8 @@ impl JournalSuperblock {
     /// Checks the superblock at the start of `bytes`, which are the journal's first block.
     ///
     /// # Errors
-    /// `Corrupt` with field and value for what cannot be, also a wrong checksum;
-    /// `Unsupported` for features and checksum types that are not known.
+    /// `Corrupt` with field and value for invalid values and a wrong checksum; `Unsupported` for
+    /// features and checksum types that are not known.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let (raw, _) = RawJournalSuperblock::read_from_prefix(bytes)
             .map_err(|_| corrupt(NAME, format_args!("only {} bytes", bytes.len())))?;

@@ -90,7 +90,7 @@ fn check_superblocks(image: &Image) {
         let bytes = image.read(start, Superblock::BYTES);
         let backup = Superblock::parse(&bytes).unwrap();
         assert_eq!(backup.raw().s_block_group_nr.get(), group.0 as u16);
-        // Backups are not kept up to date in all fields; what they are is the same.
+        // Backups are not kept up to date in all fields; their types are the same.
         assert_eq!(layout, backup.layout());
         assert_eq!(
             (superblock.uuid(), superblock.hash_seed()),

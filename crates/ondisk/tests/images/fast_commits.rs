@@ -14,7 +14,7 @@ use crate::image::e2fsprogs;
 use crate::journal::{Author, Journal};
 use crate::kernel::{SIZE_BYTES, copy};
 
-/// Does what the kernel has fast commits for, and syncs after each.
+/// Runs the operations eligible for the kernel's fast commits, with a sync after each.
 fn use_files(scratch: &Scratch) {
     fs::create_dir(scratch.path().join("directory")).unwrap();
     let one = scratch.path().join("one");

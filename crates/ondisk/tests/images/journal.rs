@@ -347,7 +347,7 @@ fn journals_of_ours_are_replayed_by_e2fsck() {
             })
             .unwrap();
         assert_eq!(journal.superblock.format().checksums, checksums);
-        // The number goes round as well.
+        // The number wraps as well.
         let first = Sequence(u32::MAX);
         journal
             .superblock

@@ -40,7 +40,7 @@ pub fn fragmented(block_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes a file system and puts something of everything on it.
+/// Makes a file system with some of every structure.
 pub fn make((mebibytes, arguments): Kind) -> Image {
     let image = Image::mkfs(mebibytes, arguments);
     let superblock = image.superblock();

@@ -1,4 +1,4 @@
-//! A walk over everything that an inode has, validated and written again to the same bytes.
+//! A walk over every structure of an inode; each is validated and rewritten to the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct Walk<'a> {
     pub image: &'a Image,
     pub superblock: Superblock,
     pub seen: Seen,
-    /// Where the inode tables of groups begin.
+    /// Start of the inode tables of groups.
     tables: BTreeMap<u32, PhysicalBlock>,
 }
 
@@ -421,7 +421,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A directory's blocks with what is the same for all of them.
+/// A directory's blocks with their common parameters.
 struct Tree<'a> {
     blocks: Vec<&'a [u8]>,
     format: DirectoryFormat,
@@ -429,7 +429,7 @@ struct Tree<'a> {
     version: directory::HashVersion,
 }
 
-/// Where the used entries of a node end; what follows may be anything.
+/// End of the used entries of a node; the rest is undefined.
 fn used_end(node: &IndexNode<'_>, shape: IndexShape, format: &DirectoryFormat) -> usize {
     let spare = shape.capacity(format) - node.len();
     let tail = if format.tail == directory::Tail::Checksum {

@@ -34,7 +34,7 @@ const CONTENTION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Small enough that a request of others waits little behind it.
 const REQUEST_BYTES_UNCONTENDED: u32 = 512 << 10;
 const REQUEST_BYTES_CONTENDED: u32 = 128 << 10;
-/// Where every request waits long in a full queue, its size matters less than its wait.
+/// If every request waits long in a full queue, its size matters less than its wait.
 const REQUEST_BYTES_SATURATED: u32 = 2 << 20;
 /// Longest time without a request: even a disk that never rests gets the work done.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ pub(super) struct ContentionMonitor {
     own: u64,
     /// Bytes per second of other users.
     others_rate: f64,
-    /// When other users last used the disk.
+    /// Last time other users used the disk.
     seen: Option<Instant>,
     /// Bytes per second of all users.
     disk_rate: f64,

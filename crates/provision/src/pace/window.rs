@@ -24,7 +24,7 @@ pub(super) struct Window {
     bytes: u64,
     measured_from: Instant,
     measured_bytes: u64,
-    /// Window and rate before the last step down, until it is known what the step brought.
+    /// Window and rate before the last step down, until the effect of the step is known.
     stepped_down: Option<(u64, f64)>,
     /// No step down before this time.
     held_until: Instant,
@@ -53,7 +53,8 @@ impl Window {
     pub(super) fn completed(&mut self, now: Instant, bytes: u64) {
         self.measured_bytes += bytes;
         let elapsed = now.saturating_duration_since(self.measured_from);
-        // The window must have gone round once: before that, the requests of an older one count.
+        // Every request of the window must have completed once: before that, the requests of an
+        // older one count.
         if elapsed < MEASURE || self.measured_bytes < self.bytes {
             return;
         }
@@ -65,8 +66,8 @@ impl Window {
 
     fn adapt(&mut self, now: Instant, rate: f64) {
         if let Some((bytes, rate_before)) = self.stepped_down.take() {
-            // The rate fell with the window: others fill the disk's queue, and what is kept in
-            // flight is our share of it. A smaller window shortens no wait then.
+            // The rate fell with the window: others fill the disk's queue, and the requests in
+            // flight are our share of it. A smaller window shortens no wait then.
             let shrunk = self.bytes as f64 / bytes as f64;
             if rate < rate_before * shrunk.sqrt() {
                 self.bytes = bytes;

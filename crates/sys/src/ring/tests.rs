@@ -1,5 +1,4 @@
-//! Rings on files and fifos: a read of an empty fifo is a call that stays in flight as long as a
-//! test wants.
+//! Rings on files and fifos: a read of an empty fifo remains in flight until the test writes to it.
 
 use std::fs::OpenOptions;
 use std::io::Write;

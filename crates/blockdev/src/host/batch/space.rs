@@ -1,4 +1,4 @@
-//! Changes of space in a batch: the first way that was not refused, and what is done without one.
+//! Changes of space in a batch: the first method that was not refused, and the fallback.
 
 use std::io;
 
@@ -46,7 +46,7 @@ impl<'s> Batch<'s> {
         Some((flight, methods[at].call(range)))
     }
 
-    /// The place of the first way that was not refused and may be gone.
+    /// The index of the first method that was not refused.
     pub(super) fn first_method(
         &self,
         methods: &[OffloadMethod],

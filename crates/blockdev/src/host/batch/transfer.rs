@@ -1,7 +1,8 @@
 //! Reads and writes of a batch, and zeros that are written as data.
 //!
-//! Memory that direct I/O does not take goes by way of a buffer. A call that ended short is made
-//! again for its rest; past the page cache for whole blocks, as only those can follow.
+//! Memory that is not aligned for direct I/O is copied through a bounce buffer. A call that ended
+//! short is made again for its rest; past the page cache for whole blocks, as only those can
+//! follow.
 
 use std::io::{self, IoSlice};
 
@@ -146,8 +147,8 @@ impl<'s> Batch<'s> {
 }
 
 impl HostDevice {
-    /// How a read or write of `range` went by the result of its call; `None` when the call, which
-    /// is advanced, has to be made again for the rest.
+    /// Outcome of a read or write of `range` from the result of its call; `None` when the call,
+    /// which is advanced, has to be made again for the rest.
     pub(in crate::host) fn judge_transfer(
         &self,
         call: &mut Call<'_>,

@@ -55,7 +55,8 @@ fn device() -> (NamedTempFile, HostDevice) {
     (file, device)
 }
 
-/// Runs `list` on `device` with `results` in place of a kernel; returns what the calls were to do.
+/// Runs `list` on `device` with `results` in place of a kernel; returns the expected effect of the
+/// calls.
 fn run(
     device: &HostDevice,
     list: &mut List,

@@ -1,4 +1,4 @@
-//! Which requests go wrong, and how.
+//! The requests that fail, and their faults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use crate::{Operation, OperationKind};
 
-/// A fault and the requests it strikes.
+/// A fault and the requests that it affects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
     kinds: Vec<OperationKind>,
@@ -17,7 +17,7 @@ pub struct FaultRule {
     fault: Fault,
 }
 
-/// Which of the requests that a rule is about it strikes.
+/// Selection among the matching requests of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
     /// All.
@@ -48,13 +48,13 @@ pub enum Fault {
         /// Less than a block applies to data only.
         atomic_bytes: Option<u32>,
     },
-    /// A read or write succeeds and was done in another place, where one write destroys what was
-    /// there.
+    /// A read or write succeeds but accesses another place, where a write destroys the existing
+    /// data.
     Misdirect,
-    /// A read succeeds with this number of wrong bits, drawn one by one. The stored data stays as
-    /// it was.
+    /// A read succeeds with this number of wrong bits, drawn one by one. The stored data does not
+    /// change.
     FlipBits(u32),
-    /// The request comes late by a time between the two. Other faults strike it none the less.
+    /// The request is delayed by a time between the two. Other faults strike it none the less.
     Delay {
         /// At least.
         least: Duration,
@@ -63,7 +63,7 @@ pub enum Fault {
     },
 }
 
-/// How much of a change was done that is said to have failed.
+/// The part of a failed change that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Nothing.
@@ -78,7 +78,7 @@ impl FaultRule {
     /// `fault` for every request that it can strike.
     ///
     /// # Panics
-    /// When a delay is at least longer than at most, or what is written whole is not a power of
+    /// When a delay is at least longer than at most, or the unit of whole writes is not a power of
     /// two.
     pub fn new(fault: Fault) -> Self {
         match &fault {
@@ -108,7 +108,7 @@ impl FaultRule {
         self
     }
 
-    /// Only what touches `range`; a flush touches none.
+    /// Only requests that touch `range`; a flush touches none.
     #[must_use]
     pub fn touching(mut self, range: ByteRange) -> Self {
         self.range = Some(range);

@@ -1,4 +1,4 @@
-//! Requests, and what they may get.
+//! Requests, and their permitted results.
 
 use std::rc::Rc;
 
@@ -11,8 +11,7 @@ use proptest::sample::Index;
 use super::{Cell, World, blocks};
 use crate::event::{Ask, Minimum, Place, Then};
 
-/// Changes in one transaction after which no more are made with it: the allocator may forget some
-/// then.
+/// Changes in one transaction after which it is closed: the allocator may forget some then.
 const FRESH_CHANGES_MAX: u32 = 30;
 
 impl World<'_> {
@@ -40,7 +39,7 @@ impl World<'_> {
         }
     }
 
-    /// Asks the allocator, and enters what it gives after checking it.
+    /// Sends the request to the allocator, checks the result and records it.
     fn ask<'o>(
         &mut self,
         at: usize,
@@ -217,8 +216,7 @@ impl World<'_> {
             .count() as u32
     }
 
-    /// Where the result has to begin and how long it is at least, where the request leaves no
-    /// choice.
+    /// Start and minimum length of the result, if the request determines them.
     fn expected_start(&self, at: usize, request: &Request) -> Option<(Block, u32)> {
         if self.options.reserved_blocks > 0 || !self.is_valid(request) {
             return None;

@@ -1,4 +1,4 @@
-//! Freeing: now, after a commit, and what must not be freed.
+//! Freeing: now, after a commit, and refused ones.
 
 use std::num::NonZeroU32;
 use std::ops::{ControlFlow, Range};
@@ -147,7 +147,7 @@ impl World<'_> {
         assert_eq!(self.windows(), []);
     }
 
-    /// Compares what is withheld of a group, and the counters of the disk meanwhile.
+    /// Compares the in-flight blocks of a group, and the counters of the disk meanwhile.
     pub(super) fn withhold(
         &self,
         group: &Index,

@@ -45,7 +45,7 @@ impl World<'_> {
         self.geometry = new;
     }
 
-    /// To a place in thousandths of the disk, or from 1000 on of what is free at its end.
+    /// To a place in thousandths of the disk, or from 1000 on of the free space at its end.
     pub(super) fn shrink(&mut self, place: u64) {
         let first = self.geometry.first.0;
         let used = self.cells.iter().rposition(|cell| *cell != Cell::Free);

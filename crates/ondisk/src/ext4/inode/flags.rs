@@ -6,11 +6,11 @@ bitflags! {
     /// Flags of an inode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u32 {
-        /// To be overwritten when deleted (not done by anybody).
+        /// To be overwritten when deleted (implemented by no system).
         const SECRM = 0x1;
-        /// To be kept when deleted (not done by anybody).
+        /// To be kept when deleted (implemented by no system).
         const UNRM = 0x2;
-        /// Compressed (not done by anybody).
+        /// Compressed (implemented by no system).
         const COMPR = 0x4;
         /// Writes are synchronous.
         const SYNC = 0x8;
@@ -22,9 +22,9 @@ bitflags! {
         const NODUMP = 0x40;
         /// The access time is not kept.
         const NOATIME = 0x80;
-        /// Compressed and dirty (not done by anybody).
+        /// Compressed and dirty (implemented by no system).
         const DIRTY = 0x100;
-        /// Has compressed blocks (not done by anybody).
+        /// Has compressed blocks (implemented by no system).
         const COMPRBLK = 0x200;
         /// Not to be compressed.
         const NOCOMPR = 0x400;
@@ -34,9 +34,9 @@ bitflags! {
         const INDEX = 0x1000;
         /// AFS directory.
         const IMAGIC = 0x2000;
-        /// Data goes through the journal.
+        /// Data is written through the journal.
         const JOURNAL_DATA = 0x4000;
-        /// The tail is not to be merged (not done by anybody).
+        /// The tail is not to be merged (implemented by no system).
         const NOTAIL = 0x8000;
         /// Changes of the directory are synchronous.
         const DIRSYNC = 0x10000;

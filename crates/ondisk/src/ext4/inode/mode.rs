@@ -63,7 +63,7 @@ impl FileType {
         }
     }
 
-    /// The type of a directory entry; `None` for 0, which says nothing, and for unknown numbers.
+    /// The type of a directory entry; `None` for 0, which means unknown, and for unknown numbers.
     pub fn from_directory_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Regular,

@@ -193,7 +193,7 @@ fn fields_of_another_system_than_linux_are_kept() {
     inode.set_xattr_block(Some(PhysicalBlock(7)), layout);
     inode.write(&mut bytes, NUMBER, layout, seed);
     Inode::parse(&bytes, NUMBER, layout, seed).unwrap();
-    // h_i_translator, h_i_mode_high, and what is the sum for Linux.
+    // h_i_translator, h_i_mode_high, and the field that is the checksum on Linux.
     for field in [0x24..0x28, 0x76..0x78, 0x7C..0x80, 0x82..0x84, 0x98..0x9C] {
         assert_eq!(bytes[field.clone()], before[field]);
     }

@@ -45,7 +45,7 @@ impl Timestamp {
         }
     }
 
-    /// The words; what cannot be stored becomes the nearest that can.
+    /// The words; a time out of range becomes the nearest valid one.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
             let time = self.clamp(Self::MIN, Self::MAX_SHORT);
@@ -67,7 +67,7 @@ pub enum TimeField {
     Change,
     /// Last change of the data.
     Modification,
-    /// When it was made; only where there is room.
+    /// Time of creation; only where there is room.
     Creation,
 }
 

@@ -65,7 +65,7 @@ impl Layout {
         self.descriptor_block_in(index, self.descriptor_block_group(index))
     }
 
-    /// Where the descriptor of `group` is, as it is used.
+    /// Location of the descriptor of `group` in use.
     ///
     /// # Panics
     /// When there is no such group.
@@ -155,7 +155,7 @@ impl Layout {
         }
     }
 
-    /// Where a superblock of `group` is, or would be. Group 0 begins a block earlier where
+    /// Location of the superblock of `group`, existing or not. Group 0 begins a block earlier where
     /// the superblock is in block 1 and blocks count from 0 (`bigalloc` with 1 KiB blocks).
     fn table_base(&self, group: GroupNumber) -> PhysicalBlock {
         let first = self.first_block(group);

@@ -36,8 +36,8 @@ impl Layout {
     }
 
     /// The most blocks that direct to triple indirect blocks reach, when together with
-    /// the indirect blocks they may be `countable`. As the kernel has it, which subtracts the
-    /// indirect blocks of a file of `countable` blocks: a few more than are needed.
+    /// the indirect blocks they may be `countable`. As in the kernel, which subtracts the indirect
+    /// blocks of a file of `countable` blocks: a few more than are needed.
     fn mapped_blocks_max(&self, countable: u64) -> u64 {
         let per_block = u64::from(self.block_bytes() / 4);
         let reach = block_map::reach(self);

@@ -59,7 +59,7 @@ fn check_sizes(raw: &RawSuperblock, features: &Features) -> Result<()> {
         0..=BLOCK_BITS_MAX - 10,
     )?;
     if features.ro_compat.contains(RoCompat::BIGALLOC) {
-        // Up to 1 GiB, as mke2fs has it.
+        // Up to 1 GiB, as in mke2fs.
         check_range(
             NAME,
             "s_log_cluster_size",

@@ -6,7 +6,7 @@
 //!
 //! Model: each sector contains a zero-terminated string, and the last four bytes of the longest
 //! such string are never read. They are chosen so that the crc of the first sector alone, and the
-//! checksum, stay what they were. Then sectors of all states of a superblock match.
+//! checksum, do not change. Then sectors of all states of a superblock match.
 //!
 //! Format: docs/formats/ext4.md, "Superblock".
 

@@ -56,12 +56,12 @@ impl ErrorPolicy {
     }
 }
 
-/// Where the journal of a file system is.
+/// Location of the journal of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
     /// In a file of the file system.
     Inode(InodeNumber),
-    /// On a device of its own.
+    /// On an external device.
     Device {
         /// Its number when it was last seen.
         device: u32,

@@ -33,7 +33,7 @@ impl<'a> Attributes<'a> {
     /// no magic number.
     ///
     /// # Errors
-    /// `Corrupt` with the entry and what is wrong with it.
+    /// `Corrupt` with the entry and its error.
     ///
     /// # Panics
     /// When `bytes` are fewer than the layout's inodes have.
@@ -157,8 +157,8 @@ impl<'a> Attributes<'a> {
         Ok(Self { list })
     }
 
-    /// Writes the list into `area`, whose rest is zero: entries from `first` on, values from
-    /// the end. There is room.
+    /// Writes the list into `area` and zeros the rest: entries from `first` on, values from the
+    /// end. There is room.
     pub(super) fn lay_out(&self, area: &mut [u8], first: usize, base: usize, hashes: Hashes) {
         let (mut at, mut values) = (first, area.len());
         for attribute in &self.list {

@@ -80,7 +80,7 @@ impl Attributes<'_> {
     }
 
     /// Writes the list into `block` at `place`, which `references` inodes name, and seals it.
-    /// Reserved words of an older header stay.
+    /// Reserved fields of an older header are kept.
     ///
     /// # Errors
     /// `NoSpace` if they do not fit. Nothing has changed then.

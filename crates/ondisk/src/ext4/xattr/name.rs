@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameIndex(pub u8);
 
-/// The numbers with what they stand for; a name that ends there has nothing else.
+/// The index numbers with their prefixes; a name that ends there has nothing else.
 const PREFIXES: [(u8, &[u8]); 9] = [
     (1, b"user."),
     (2, b"system.posix_acl_access"),
