@@ -150,7 +150,8 @@ impl HostDevice {
             return Err(place(Error::new(ErrorKind::ReadOnly)));
         }
         if self.kind == FileKind::Disk {
-            let error = Error::new(ErrorKind::Unsupported).detail("a block device has a fixed size");
+            let error =
+                Error::new(ErrorKind::Unsupported).detail("a block device has a fixed size");
             return Err(place(error));
         }
         self.file

@@ -9,6 +9,7 @@ use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, 
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_size};
+use crate::file_location::refuse_export;
 use crate::progress::Display;
 use crate::{exit, layers, print};
 
@@ -55,6 +56,7 @@ struct Assigned<'a> {
 pub fn run(args: &AssignArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
+        refuse_export(&args.file)?;
         let range = range(&args.file, args.offset, args.length)?;
         let control = Control::new(cancel, display);
         let report = extant_hostfs::assign(&args.file, Some(range), control)

@@ -20,7 +20,7 @@ use extant_space::{ByteSize, CancelToken, Control, LayerStates, MapSummary, Resu
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
-use crate::file_location::FileLocation;
+use crate::file_location::{FileLocation, refuse_export};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
 use crate::in_image::InImageArgs;
@@ -189,6 +189,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
     let options = args.options(image);
     let (report, qcow2) = match image.format {
         Format::Raw => {
+            refuse_export(&args.path)?;
             let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
             (extant_hostfs::create(&args.path, &options, control)?, None)
         }

@@ -2,7 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use extant_image::hold::is_export;
+use extant_space::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
+
+/// Refuses the URI of an NBD export where only a file of the host has a meaning.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn refuse_export(path: &Path) -> Result<()> {
+    if !is_export(path) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported)
+        .at(path)
+        .detail("an NBD export is not a file of this host")
+        .advice("exports are for fs, mount, serve, image, pools and --in"))
+}
 
 /// A path of the host, or inside a file-system image.
 #[derive(Clone, Debug, Serialize)]

@@ -34,7 +34,7 @@ use extant_space::{CancelToken, Result};
 use crate::exit::{self, Style};
 use crate::fs_image;
 
-/// Inspect an ext4 image or disk, and change it, without root and without a mount.
+/// Inspect an ext4 image, disk or NBD export, and change it, without root and without a mount.
 ///
 /// Commands that only look write nothing, also where the journal needs recovery: they see the file
 /// system as it will be. Commands that change something lock the image, and go through its journal:

@@ -112,13 +112,13 @@ impl Image {
             );
         }
         let options = host_options(HostAccess::ReadOnly);
-        Ok(Arc::new(hold::open_device(path, &options)?))
+        Ok(hold::open_device(path, &options)?.into_device())
     }
 
     /// The device alone, for long use: no other process changes it meanwhile, nor reads it if it is
     /// written here.
     pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(hold::hold_device(path, options)?))
+        Ok(hold::hold_device(path, options)?.into_device())
     }
 
     /// Opens it for changes, and excludes all other users.

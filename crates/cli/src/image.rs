@@ -29,7 +29,8 @@ use clap::{Args, Subcommand};
 use extant_ext4::FollowLast;
 use extant_hostfs::HostFile;
 use extant_image::detect::Purpose;
-use extant_image::{Format, Layer, ReferencedFiles, open_path};
+use extant_image::hold::is_export;
+use extant_image::{Format, Layer, ReferencedFiles, open_file, open_layer};
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::exit::{self, Style};
@@ -116,7 +117,7 @@ pub struct LookArgs {
     #[arg(long, short = 'f', value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
-    /// It is inside this ext4 image or disk
+    /// It is inside this ext4 image, disk or NBD export
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 }
@@ -143,9 +144,9 @@ impl LookArgs {
         cancel: &CancelToken,
     ) -> Result<Looked> {
         let Some(outer) = &self.image else {
-            let file = HostFile::open_read(&self.file)?;
-            let format = self.format_in(&file, purpose)?;
-            let layer = open_path(&self.file, Some(format), follow)?;
+            let file = open_file(&self.file)?;
+            let format = self.format_in(&*file, purpose)?;
+            let layer = open_layer(file, &self.file, format, follow)?;
             return Ok(Looked {
                 layer: layer.with_cancel(cancel),
                 _outer: None,
@@ -182,6 +183,7 @@ impl LookArgs {
     fn open_file(&self, share: ShareArgs) -> Result<OpenFile> {
         match &self.image {
             Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
+            None if is_export(&self.file) => Ok((open_file(&self.file)?, None)),
             None => {
                 let file = HostFile::open_read(&self.file)?;
                 if !share.force_share {

@@ -50,6 +50,7 @@ use self::targets::Targets;
 use self::terminal::{Charset, Detail, Paint, Terminal};
 use self::walk::{Boundary, Hidden, MapFile};
 use crate::exit::{self, Style};
+use crate::file_location::refuse_export;
 use crate::fs_image::Image;
 use crate::image_format::ImageFormat;
 
@@ -126,7 +127,7 @@ pub struct MapArgs {
     #[arg(long, short = 'x', conflicts_with = "image")]
     pub one_file_system: bool,
 
-    /// The files are inside this ext4 image or disk
+    /// The files are inside this ext4 image, disk or NBD export
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 }
@@ -154,6 +155,9 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
         .map(|path| &**path)
         .collect();
     let targets = Targets::new(&pictures, args.force)?;
+    if args.image.is_none() {
+        args.paths.iter().try_for_each(|path| refuse_export(path))?;
+    }
     if let Some(image) = &args.image {
         targets.check_input(image)?;
     }

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, MaterializeReport, Reach, Shared};
-use extant_image::{Format, ReferencedFiles, open_path};
+use extant_hostfs::{Exclusion, MaterializeOptions, MaterializeReport, Reach, Shared};
+use extant_image::{Format, ReferencedFiles, open_file, open_path};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::assign::range;
 use crate::create::describe_plan;
-use crate::file_location::FileLocation;
+use crate::file_location::{FileLocation, refuse_export};
 use crate::image::{self, ChainArgs, Facts, LookArgs, change};
 use crate::image_format::ImageFormat;
 use crate::image_format::{self, Meaning};
@@ -152,7 +152,7 @@ fn on_host(
     let meaning = match args.format {
         Some(ImageFormat::Raw) => Meaning::File,
         // Closed before the file is opened exclusively.
-        _ => args.meaning(&HostFile::open_read(&args.file)?)?,
+        _ => args.meaning(&*open_file(&args.file)?)?,
     };
     if meaning == Meaning::Disk {
         let look = LookArgs {
@@ -170,6 +170,7 @@ fn on_host(
         );
         return done.map(Box::new).map(Done::Disk);
     }
+    refuse_export(&args.file)?;
     let report = extant_hostfs::materialize(&args.file, options, control)?;
     let layer = open_path(&args.file, Some(Format::Raw), ReferencedFiles::Ignore)?;
     let facts = Facts::of(FileLocation::new(&args.file, None), &layer)?;

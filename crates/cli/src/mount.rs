@@ -28,7 +28,7 @@ use crate::print;
 
 pub use helper::{mount_helper, umount_helper};
 
-/// Use the files of an ext4 image or disk in any program, through FUSE.
+/// Use the files of an ext4 image, disk or NBD export in any program, through FUSE.
 ///
 /// The server detaches when the files are accessible. Without root, `fusermount3` mounts; then the
 /// files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows it. A
@@ -73,7 +73,7 @@ mount(8) finds this program as /sbin/mount.fuse.extant. With the option helper=f
 it as /sbin/umount.fuse.extant, and waits as extant umount does; without that option umount(8) does not.
 Exit status: see extant --help.")]
 pub struct MountArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// The directory to show the files at; what is in it is hidden meanwhile

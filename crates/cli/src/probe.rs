@@ -9,6 +9,7 @@ use extant_space::{ByteSize, Error};
 
 use crate::create::describe_plan;
 use crate::exit::Style;
+use crate::file_location::refuse_export;
 use crate::{exit, print};
 
 /// Try what the file system at PATH supports, and print what create would do there.
@@ -33,7 +34,9 @@ pub struct ProbeArgs {
 
 /// Probes the place and prints the result.
 pub fn run(args: &ProbeArgs) -> ExitCode {
-    let found = std::fs::metadata(&args.path).map_err(|source| Error::from(source).at(&args.path));
+    let found = refuse_export(&args.path).and_then(|()| {
+        std::fs::metadata(&args.path).map_err(|source| Error::from(source).at(&args.path))
+    });
     match found.and_then(|_| extant_hostfs::probe(&args.path)) {
         Ok(report) if args.json => print::json(&report),
         Ok(report) => print::text(describe(&report)),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use extant_fuse::Busy;
-use extant_image::hold::mounts_of;
+use extant_image::hold::{is_export_written, mounts_of};
 use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::mounted;
@@ -133,6 +133,9 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
 /// Whether the server, or another process, has the image locked. If that cannot be determined,
 /// there is no wait.
 fn is_held(image: &Path) -> bool {
+    if let Some(is_written) = is_export_written(image) {
+        return is_written;
+    }
     let Ok(metadata) = fs::metadata(image) else {
         return false;
     };

@@ -15,8 +15,6 @@
 mod host;
 mod options;
 mod qcow2;
-mod store;
-mod store_file;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -30,13 +28,13 @@ use extant_space::{
 
 use crate::check::rebuild_refcounts;
 use crate::format::{Header, Incompatible};
+pub use crate::store::Store;
+use crate::store::StoreFile;
 use crate::{Format, detect};
-use host::HostImage;
+use host::open_image_store;
 use options::not_allowed;
 pub use options::{DeviceOptions, ImageAccess, ReferencedStores};
 use qcow2::{ImageFiles, Qcow2};
-pub use store::Store;
-pub(crate) use store_file::StoreFile;
 
 /// The disk in an image.
 pub struct ImageDevice {
@@ -61,7 +59,7 @@ impl ImageDevice {
     }
 
     fn open_in_chain(path: &Path, options: &DeviceOptions, depth: u32) -> Result<Self> {
-        let store = HostImage::open(path, options)?.into_store();
+        let store = open_image_store(path, options)?;
         let origin = Origin { path, depth };
         Self::open_in(store, options, Some(origin)).map_err(|error| error.during("open").at(path))
     }

@@ -1,15 +1,22 @@
-//! Exclusive access to images and disks, and detection of other users.
+//! Opening images, disks and exports of NBD servers; exclusive access; detection of other users.
+//!
+//! A path that is an NBD URI (`nbd+unix:///NAME?socket=PATH`) names an export.
 //!
 //! The owner has claimed the disk, or holds our lock and QEMU's locks on the file. Users that
 //! respect neither (loop devices, mounts, other programs) are searched for.
+//!
+//! NBD has no locks: a client that writes excludes others of this host ([`NbdDevice`]). To exclude
+//! other hosts is the duty of the server or the caller.
 
 mod busy;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use extant_blockdev::{HostAccess, HostDevice, HostOptions};
+use extant_blockdev::{Device, HostAccess, HostDevice, HostOptions};
+use extant_nbd::{NbdAccess, NbdDevice, NbdOptions, NbdUri};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
@@ -18,30 +25,83 @@ use crate::lock::{LockAccess, lock};
 
 pub use busy::{MountPoint, mounted_at};
 
-/// Opens an image or disk, with only the exclusion of the device itself.
-///
-/// # Errors
-/// Those of [`HostDevice::open`]; `InUse` names our mount if there is one.
-pub fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
-    HostDevice::open(path, options).map_err(|error| busy::explain(error, path))
+/// An open image, disk or export.
+pub enum OpenDevice {
+    /// A file or disk of this host.
+    Host(HostDevice),
+    /// An export of an NBD server.
+    Nbd(NbdDevice),
 }
 
-/// Opens an image or disk for long use: no other process changes it meanwhile, nor reads it if it
-/// is written here.
+impl OpenDevice {
+    /// The device.
+    pub fn into_device(self) -> Arc<dyn Device> {
+        match self {
+            Self::Host(device) => Arc::new(device),
+            Self::Nbd(device) => Arc::new(device),
+        }
+    }
+}
+
+/// Opens an image, disk or export, with only the exclusion of the device itself.
 ///
 /// # Errors
-/// `InUse` with the known users; those of [`HostDevice::open`].
-pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
+/// Those of [`HostDevice::open`] and [`NbdDevice::connect`]; `InUse` names our mount if there is
+/// one.
+pub fn open_device(path: &Path, options: &HostOptions) -> Result<OpenDevice> {
+    match open_export(path, options.access) {
+        Some(export) => export.map(OpenDevice::Nbd),
+        None => HostDevice::open(path, options)
+            .map(OpenDevice::Host)
+            .map_err(|error| busy::explain(error, path)),
+    }
+}
+
+/// Whether `path` is the URI of an export.
+pub fn is_export(path: &Path) -> bool {
+    path.to_str().is_some_and(NbdUri::is_uri)
+}
+
+/// Whether a process of this host changes the export that `path` is the URI of; `None` for other
+/// paths.
+pub fn is_export_written(path: &Path) -> Option<bool> {
+    let text = path.to_str().filter(|text| NbdUri::is_uri(text))?;
+    Some(text.parse().is_ok_and(|uri| NbdDevice::has_writer(&uri)))
+}
+
+/// Connects to the export that `path` is the URI of; `None` for other paths.
+pub fn open_export(path: &Path, access: HostAccess) -> Option<Result<NbdDevice>> {
+    let text = path.to_str().filter(|text| NbdUri::is_uri(text))?;
+    let options = NbdOptions {
+        access: match access {
+            HostAccess::ReadWrite => NbdAccess::ReadWrite,
+            HostAccess::ReadOnly => NbdAccess::ReadOnly,
+        },
+        ..NbdOptions::default()
+    };
+    let uri = text.parse::<NbdUri>();
+    Some(uri.and_then(|uri| NbdDevice::connect(&uri, options)))
+}
+
+/// Opens an image, disk or export for long use: no other process changes it meanwhile, nor reads it
+/// if it is written here.
+///
+/// # Errors
+/// `InUse` with the known users; those of [`open_device`].
+pub fn hold_device(path: &Path, options: &HostOptions) -> Result<OpenDevice> {
     // Locked first: later openers see the lock.
-    let device = open_device(path, options)?;
+    let opened = open_device(path, options)?;
+    let OpenDevice::Host(device) = &opened else {
+        return Ok(opened);
+    };
     let wanted = match options.access {
         HostAccess::ReadWrite => LockAccess::Write,
         HostAccess::ReadOnly => LockAccess::Read,
     };
     // QEMU's programs check no other locks.
-    lock(&device, wanted).map_err(|error| error.at(path))?;
+    lock(device, wanted).map_err(|error| error.at(path))?;
     check_is_free(path, options.access)?;
-    Ok(device)
+    Ok(opened)
 }
 
 /// Refuses a file in use by programs that ignore locks. The caller has locked it.
@@ -105,9 +165,13 @@ fn lock_as_device(file: &File) -> Result<()> {
 /// The visible mounts of an image or disk by `extant mount`. A custom `fsname` hides one.
 pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
     let wanted = Identity::of(image).ok();
+    let export = is_export(image).then(|| image.to_path_buf());
     let ours = Mount::all().unwrap_or_default().into_iter();
     ours.filter(move |mount| {
-        let is_fuse = mount.fs_type.starts_with("fuse.");
-        is_fuse && wanted.is_some() && Identity::of(&mount.source).ok() == wanted
+        let is_same = match &export {
+            Some(uri) => mount.source == *uri,
+            None => wanted.is_some() && Identity::of(&mount.source).ok() == wanted,
+        };
+        is_same && mount.fs_type.starts_with("fuse.")
     })
 }

@@ -9,13 +9,13 @@ use extant_space::{
     ByteRange, Control, Error, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
 };
 
-use crate::device::{Store, StoreFile};
 use crate::format::Header;
 use crate::image_format::Format;
 use crate::layer::{Layer, ReferencedFiles, open_path};
 use crate::lock::{LockAccess, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::referenced_file::{backing_format, beside};
+use crate::store::StoreFile;
 
 /// Zeros that are sent at once to a file without a zeroing call.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
@@ -35,14 +35,13 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens a file or disk of the host, and locks it against QEMU and our other commands.
+    /// Opens a file or disk of the host, or an NBD export, and locks it against QEMU and our other commands.
     ///
     /// # Errors
     /// `InUse` if the image is in use; errors of opening.
     pub fn host(path: &Path, pace: Pace) -> Result<Self> {
         let target = if is_disk(path) {
-            let disk: Arc<dyn Store> = Arc::new(open_disk(path)?);
-            Self::on_disk(Arc::new(StoreFile(disk)))
+            Self::on_disk(Arc::new(StoreFile(open_disk(path)?)))
         } else {
             let file = HostFile::open(path, Access::ReadWrite)?;
             lock(&file, LockAccess::Write).map_err(|error| error.at(path))?;

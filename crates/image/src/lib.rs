@@ -32,7 +32,8 @@
 //! Module layers, lowest first:
 //!
 //! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`: values, locks
-//! 2. `cluster_map`, `compressed`, `detect`, `hold`, `layout`, `options`: detection and options
+//! 2. `cluster_map`, `compressed`, `detect`, `hold`, `layout`, `options`, `store`: detection,
+//!    options, storage
 //! 3. `header_probe`, `new_image`, `qcow2`, `referenced_file`: headers, and files they name
 //! 4. `check`, `layer`: metadata checks; an image and its backing chain
 //! 5. `device`, `info`: access as a block device; descriptions
@@ -71,6 +72,7 @@ mod qcow2;
 mod reclaim;
 mod referenced_file;
 mod resize;
+mod store;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
 pub use convert::{Conversion, CopyOptions, convert};
@@ -79,7 +81,7 @@ pub use header_probe::HeaderProbe;
 pub use image_file::ImageFile;
 pub use image_format::Format;
 pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
-pub use layer::{ImageExtent, Layer, ReferencedFiles, open_path};
+pub use layer::{ImageExtent, Layer, ReferencedFiles, open_file, open_layer, open_path};
 pub use lock::{LockAccess, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};
 pub use measure::{

@@ -1,4 +1,4 @@
-//! qcow2 images directly on disks: how the device is opened, and how a new image is written over
+//! qcow2 images directly on disks and NBD exports: how the device is opened, and how a new image is written over
 //! old contents.
 //!
 //! A block device has a fixed size and old contents: the zeros of the image are written first, and
@@ -11,34 +11,41 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use extant_blockdev::{
-    Device, HostAccess, HostDevice, HostOptions, Operation, Persistence, Speed, ZeroedSpace,
-    Zeroing,
+    HostAccess, HostOptions, Operation, Persistence, Speed, ZeroedSpace, Zeroing,
 };
-use extant_hostfs::{CreateReport, Existing, HostFile, Verified};
+use extant_hostfs::{CreateReport, Existing, Verified};
 use extant_space::{
     ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Phase, Preallocation, Result,
 };
+use extant_sys::extents::MapSource;
 
-use crate::device::StoreFile;
+use crate::hold::{OpenDevice, is_export, open_device};
 use crate::lock::{LockAccess, lock};
 use crate::new_image::NewImage;
+use crate::store::{Store, StoreFile};
 
 /// Bytes zeroed between two checks for a cancel.
 const PIECE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_disk(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+    is_export(path)
+        || std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Opens a block device for changes, exclusively, so that no process mounts it, and locks out QEMU.
-pub(crate) fn open_disk(path: &Path) -> Result<HostDevice> {
+/// Opens a block device for changes, exclusively, so that no process mounts it, and locks out QEMU;
+/// or an export.
+pub(crate) fn open_disk(path: &Path) -> Result<Arc<dyn Store>> {
     let options = HostOptions {
         access: HostAccess::ReadWrite,
         ..HostOptions::default()
     };
-    let disk = HostDevice::open(path, &options)?;
-    lock(&disk, LockAccess::Write).map_err(|error| error.at(path))?;
-    Ok(disk)
+    Ok(match open_device(path, &options)? {
+        OpenDevice::Nbd(export) => Arc::new(export),
+        OpenDevice::Host(disk) => {
+            lock(&disk, LockAccess::Write).map_err(|error| error.at(path))?;
+            Arc::new(disk)
+        }
+    })
 }
 
 /// # Errors
@@ -73,10 +80,9 @@ pub(crate) fn create_on_disk(
             .detail("is a disk, and its contents would be lost")
             .advice("--force replaces it"));
     }
-    let disk = Arc::new(open_disk(path)?);
+    let disk = open_disk(path)?;
     check_fits(new.file_bytes(), disk.geometry().size).map_err(|error| error.at(path))?;
     fill(&disk, new, control).map_err(|error| error.at(path))?;
-    let file = HostFile::open_read(path)?;
     Ok(CreateReport {
         path: path.to_path_buf(),
         size_bytes: new.file_bytes(),
@@ -88,13 +94,13 @@ pub(crate) fn create_on_disk(
         verified: Verified::AllocatedSize,
         layers: Vec::new(),
         map: MapSummary::for_block_size(disk.geometry().logical_block.into()),
-        map_source: file.map_source(),
+        map_source: MapSource::Seek,
         notes: vec!["on a disk, which has its space".to_owned()],
         elapsed_seconds: started.elapsed().as_secs_f64(),
     })
 }
 
-fn fill(disk: &Arc<HostDevice>, new: &NewImage, control: Control<'_>) -> Result<()> {
+fn fill(disk: &Arc<dyn Store>, new: &NewImage, control: Control<'_>) -> Result<()> {
     let space = match new.preallocation().space() {
         Preallocation::Off => ZeroedSpace::MayUnmap,
         Preallocation::Falloc => ZeroedSpace::Allocated,
@@ -113,6 +119,6 @@ fn fill(disk: &Arc<HostDevice>, new: &NewImage, control: Control<'_>) -> Result<
         control.report(Phase::Write, piece.end(), bytes);
     }
     disk.run(Operation::Flush)?;
-    let file = StoreFile(Arc::clone(disk) as Arc<dyn crate::device::Store>);
+    let file = StoreFile(Arc::clone(disk));
     new.write_in_steps(&file, control)
 }

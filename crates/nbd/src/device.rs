@@ -13,6 +13,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState
 use parking_lot::Mutex;
 
 use crate::connection::Job;
+use crate::exclusion::Writer;
 use crate::limits::{self, ZEROES_BYTES_MAX};
 use crate::options::{NbdAccess, NbdOptions};
 use crate::reply::{Payload, StatusRun};
@@ -31,6 +32,7 @@ const STATUS_BYTES_MAX: u64 = 1 << 30;
 /// failed flush stays: every later one fails with the same error.
 pub struct NbdDevice {
     name: PathBuf,
+    _writer: Option<Writer>,
     sessions: Sessions,
     geometry: Geometry,
     size: AtomicU64,
@@ -50,11 +52,16 @@ impl NbdDevice {
     ///
     /// # Errors
     /// With the URI as the path: `NotFound` without that export or server, `ReadOnly` for a
-    /// read-only export that is to be written, `PermissionDenied` for what TLS or the server
+    /// read-only export that is to be written, `InUse` if another client of this host writes to it, `PermissionDenied` for what TLS or the server
     /// denies, `Unsupported` for a server before fixed newstyle, `InvalidArgument` for one that
     /// violates the protocol, and errors of the socket.
     pub fn connect(uri: &NbdUri, options: NbdOptions) -> Result<Self> {
+        let uri = &uri.clone().with_absolute_socket();
         let access = options.access;
+        let writer = (access == NbdAccess::ReadWrite).then(|| Writer::of(uri));
+        let writer = writer
+            .transpose()
+            .map_err(|error| error.at(uri.to_string()))?;
         let sessions = Sessions::connect(uri, options)?;
         let agreement = sessions.agreement();
         if access == NbdAccess::ReadWrite && agreement.flags & flag::READ_ONLY != 0 {
@@ -65,12 +72,19 @@ impl NbdDevice {
         let geometry = limits::geometry(agreement, access);
         Ok(Self {
             name: uri.to_string().into(),
+            _writer: writer,
             size: AtomicU64::new(geometry.size),
             geometry,
             sessions,
             flush_requests: AtomicU64::new(0),
             flushes: Mutex::default(),
         })
+    }
+
+    /// Whether a process of this host has the export open for changes.
+    pub fn has_writer(uri: &NbdUri) -> bool {
+        let found = Writer::of(&uri.clone().with_absolute_socket());
+        found.is_err_and(|error| error.kind() == ErrorKind::InUse)
     }
 
     /// The export.

@@ -21,7 +21,7 @@
 //!
 //! 1. `wire`, `socket`: structures and numbers of the protocol; sockets
 //! 2. `stream`, `uri`, `options`: plain or encrypted bytes; addresses of exports; options
-//! 3. `tls`, `dial`: certificates; connected sockets
+//! 3. `tls`, `dial`, `exclusion`: certificates; connected sockets; one writer per host
 //! 4. `handshake`: the client's side of option haggling
 //! 5. `reply`, `limits`: replies of one connection, parsed and validated; geometry and features
 //! 6. `connection`: requests in flight on one connection, and the thread that receives replies
@@ -35,6 +35,7 @@
 mod connection;
 mod device;
 mod dial;
+mod exclusion;
 mod handshake;
 mod limits;
 mod options;

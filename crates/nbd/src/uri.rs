@@ -82,6 +82,16 @@ impl NbdUri {
         }
     }
 
+    /// The same export when the process has changed its directory.
+    pub(crate) fn with_absolute_socket(mut self) -> Self {
+        if let NbdTransport::Unix(path) = &mut self.transport
+            && let Ok(absolute) = std::path::absolute(&*path)
+        {
+            *path = absolute;
+        }
+        self
+    }
+
     /// Whether `text` has the scheme of an NBD URI, valid or not.
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);

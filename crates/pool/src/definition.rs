@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use extant_hostfs::Directory;
+use extant_image::hold::is_export;
 use extant_space::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -108,7 +109,11 @@ impl Definition {
     /// # Errors
     /// Where the path is relative to nothing (there is no current directory).
     pub fn named(name: PoolName, path: &Path, limits: Limits) -> Result<Self> {
-        let path = std::path::absolute(path).map_err(|source| Error::from(source).at(path))?;
+        let path = if is_export(path) {
+            path.to_path_buf()
+        } else {
+            std::path::absolute(path).map_err(|source| Error::from(source).at(path))?
+        };
         Ok(Self {
             name: Some(name),
             identifier: Some(new_identifier()?),
@@ -117,7 +122,7 @@ impl Definition {
         })
     }
 
-    /// A pool in an ext4 image or on a disk, to be kept under `name`.
+    /// A pool in an ext4 image, on a disk or in an NBD export, to be kept under `name`.
     ///
     /// # Errors
     /// As [`named`](Self::named).

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use extant_hostfs::Directory;
+use extant_image::hold::is_export;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -156,12 +157,19 @@ impl Pool {
 
     fn at_image(definition: &Definition) -> Result<PoolLocation> {
         let path = definition.path();
-        let found = std::fs::metadata(path).map_err(|source| Error::from(source).at(path))?;
         let own = definition.state();
-        if found.file_type().is_block_device() && own.starts_with("/dev") {
+        let has_no_place_beside = if is_export(path) {
+            own.starts_with(path.parent().unwrap_or(path))
+        } else {
+            let found = std::fs::metadata(path).map_err(|source| Error::from(source).at(path))?;
+            found.file_type().is_block_device() && own.starts_with("/dev")
+        };
+        if has_no_place_beside {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(path)
-                .detail("the state directory of a pool cannot be next to a block device")
+                .detail(
+                    "the state directory of a pool cannot be next to a block device or an export",
+                )
                 .advice("extant pool define gives it a place"));
         }
         let name = own.file_name().and_then(|name| name.to_str());

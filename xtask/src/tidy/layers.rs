@@ -50,16 +50,16 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-fsck", &["extant-blockdev", "extant-ondisk"]),
     layer("extant-provision", &["extant-sys"]),
     layer("extant-hostfs", &["extant-provision"]),
+    layer("extant-nbd", &["extant-blockdev"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
         "extant-image",
-        &["extant-blockdev", "extant-hostfs", "extant-ondisk"],
+        &["extant-nbd", "extant-hostfs", "extant-ondisk"],
     ),
     layer("extant-pool", &["extant-ext4", "extant-image"]),
     layer("extant-libvirt", &["extant-pool"]),
     layer("extant-fuse", &["extant-sys"]),
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
-    layer("extant-nbd", &["extant-blockdev"]),
     layer("extant-export", &["extant-nbd"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(

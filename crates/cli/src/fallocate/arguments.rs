@@ -91,7 +91,7 @@ pub struct FallocateArgs {
     #[arg(long, conflicts_with = "image")]
     pub through: bool,
 
-    /// FILE is inside this ext4 image or disk, which no other process may use meanwhile
+    /// FILE is inside this ext4 image, disk or NBD export, which no other process may use meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 

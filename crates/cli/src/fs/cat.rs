@@ -24,7 +24,7 @@ Examples:
   extant fs cat disk.img /etc/hostname
   extant fs cat disk.img /var/lib/vm.raw > vm.raw      holes stay holes")]
 pub struct CatArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files in it

@@ -30,7 +30,7 @@ Examples:
 What is in the journal is replayed in memory, as for all commands that only look.
 Exit status, as e2fsck -n: 0 clean, 4 errors were found, 8 the check could not be made; 130 cancelled.")]
 pub struct CheckArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Print at most this many findings; more are counted

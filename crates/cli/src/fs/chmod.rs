@@ -22,7 +22,7 @@ Examples:
 
 MODE is octal, or changes in letters as chmod(1) takes them; without u, g, o or a they are for all.")]
 pub struct ChmodArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// New permissions
@@ -48,7 +48,7 @@ Examples:
 Owners are numbers: names would be those of this machine. As with chown(1), set-ID bits of
 executable files go.")]
 pub struct ChownArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// UID, UID:GID or :GID

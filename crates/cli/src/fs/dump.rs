@@ -29,7 +29,7 @@ Examples:
 
 An inode is a number, or a path in the image.")]
 pub struct DumpArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// The superblock; so without any option

@@ -37,7 +37,7 @@ Examples:
 now/best: extents that a file has, and the fewest that it could have. The score of a file or of
 all of them: 0 to 30 no problem, 31 to 55 a little fragmented, from 56 up needs defragmentation.")]
 pub struct FragArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// A file in it, or a directory for everything below

@@ -21,7 +21,7 @@ Examples:
   extant fs freefrag --chunk 1MiB disk.img        how many free and aligned pieces of 1 MiB there are
   extant fs freefrag --json disk.img | jq .largest_bytes")]
 pub struct FreefragArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Count free chunks of this size as well: a power of two, at least a block

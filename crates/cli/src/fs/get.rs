@@ -41,7 +41,7 @@ Examples:
 
 Exit status: see extant --help.")]
 pub struct GetArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files in it, and last their path on this machine, or a directory there

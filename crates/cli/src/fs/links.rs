@@ -18,7 +18,7 @@ Examples:
   extant fs mkdir -p disk.img /var/lib/app/data
   extant fs mkdir -m 0700 disk.img /root")]
 pub struct MkdirArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Directories in it
@@ -43,7 +43,7 @@ Examples:
   extant fs mv -n disk.img /new /old
   extant fs mv --exchange disk.img /current /next")]
 pub struct MvArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files, and last their new name, or the directory that they are moved to
@@ -71,7 +71,7 @@ Examples:
   extant fs ln -s disk.img ../usr/share/zoneinfo/UTC /etc/localtime
   extant fs ln -sf disk.img python3.13 /usr/bin/python3")]
 pub struct LnArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// The file, or what a symbolic link says

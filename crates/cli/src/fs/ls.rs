@@ -26,7 +26,7 @@ Examples:
 
 Owners are numbers: who they are is written in the image, not on this machine.")]
 pub struct LsArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files or directories in it

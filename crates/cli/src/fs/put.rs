@@ -50,7 +50,7 @@ Examples:
 A file that is there is replaced, in one step, when the new one is complete; directories are merged.
 Exit status: see extant --help.")]
 pub struct PutArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files of this machine (- for stdin), and last their path in the image, or a directory there

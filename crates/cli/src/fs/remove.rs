@@ -20,7 +20,7 @@ Examples:
 
 Symbolic links are removed, not followed.")]
 pub struct RmArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files in it

@@ -26,7 +26,7 @@ Examples:
   extant fs stat -L disk.img /etc/localtime
   extant fs stat --json disk.img /var/db | jq '.entries[0].map.extents'")]
 pub struct StatArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Files in it

@@ -23,7 +23,7 @@ Examples:
   extant fs tree -L 2 disk.img /usr
   extant fs tree --json disk.img | jq '.entries[].path'")]
 pub struct TreeArgs {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// Where to begin

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use extant_hostfs::{Access, HostFile};
+use extant_hostfs::Pace;
 use extant_image::detect::{self, Kind, Purpose};
 use extant_image::{
-    CheckReport, FindingKind, Format, LockAccess, check, lock, rebuild_refcounts, repair_leaks,
+    CheckReport, FindingKind, Format, ImageFile, check, rebuild_refcounts, repair_leaks,
 };
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -117,9 +117,8 @@ fn report(
     }
     drop((file, outer));
     if let Some(repair) = args.repair {
-        let file = HostFile::open(&args.look.file, Access::ReadWrite)?;
-        lock(&file, LockAccess::Write)?;
-        let file = Arc::new(file);
+        let target = ImageFile::host(&args.look.file, Pace::Full)?;
+        let file = Arc::clone(target.file());
         match repair {
             Repair::Leaks => repair_leaks(file, control)?,
             Repair::All => rebuild_refcounts(file, control)?,

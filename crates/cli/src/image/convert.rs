@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::{ChainArgs, Facts, LookArgs, OpenFile, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
-use crate::file_location::FileLocation;
+use crate::file_location::{FileLocation, refuse_export};
 use crate::fs_image::{At, Image, SpaceBelow, changing};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
@@ -82,7 +82,7 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// The new image is a file inside this ext4 image or disk, which no other process may use
+    /// The new image is a file inside this ext4 image, disk or NBD export, which no other process may use
     /// meanwhile
     #[arg(long, value_name = "IMAGE", conflicts_with = "backing")]
     pub into: Option<PathBuf>,
@@ -338,6 +338,7 @@ impl Wanted<'_> {
             file.existing = Existing::Replace;
         }
         let target = &self.args.target;
+        refuse_export(target)?;
         let done = convert(source, target, &image, &file, self.options(), control)?;
         let layer = open_path(target, Some(self.format), ReferencedFiles::Ignore)?;
         self.report(

@@ -20,11 +20,11 @@ use crate::umount::{self, UmountArgs};
 const USAGE: u8 = 1;
 const FAILURE: u8 = 32;
 
-/// Mount an ext4 image or disk; called by mount(8).
+/// Mount an ext4 image, disk or NBD export; called by mount(8).
 #[derive(Debug, Parser)]
 #[command(name = "mount.fuse.extant", version)]
 struct MountHelper {
-    /// The image or disk
+    /// The image, disk or NBD export (its URI)
     image: PathBuf,
 
     /// The directory
@@ -56,11 +56,11 @@ struct MountHelper {
     fs_type: Option<String>,
 }
 
-/// Unmount an ext4 image or disk; called by umount(8).
+/// Unmount an ext4 image, disk or NBD export; called by umount(8).
 #[derive(Debug, Parser)]
 #[command(name = "umount.fuse.extant", version)]
 struct UmountHelper {
-    /// The directory, image or disk
+    /// The directory, image, disk or NBD export
     place: PathBuf,
 
     /// Also while files are in use

@@ -16,6 +16,7 @@ use std::thread;
 use extant_blockdev::{HostAccess, HostOptions};
 use extant_ext4::{Access, Filesystem};
 use extant_fuse::{Session, Unmounter};
+use extant_image::hold::is_export;
 use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_space::{CancelToken, Error, ErrorKind, Result};
@@ -101,7 +102,11 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
     let filesystem = opened.map_err(|error| error.at(path))?;
     if options.fuse.source.is_none() {
         // By its full name, so that it is found again: the mount point, then the source.
-        let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
+        let full = if is_export(path) {
+            path.clone()
+        } else {
+            fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?
+        };
         options.fuse.source = Some(full.to_string_lossy().into_owned());
     }
     let owner = filesystem.root().map(|root| root.attributes().uid);

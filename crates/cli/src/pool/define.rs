@@ -8,6 +8,7 @@ use std::{env, fs};
 
 use clap::{Args, ValueEnum};
 use extant_image::Preallocation;
+use extant_image::hold::is_export;
 use extant_pool::{Definition, InImage, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
@@ -168,7 +169,7 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
 }
 
 fn is_disk(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+    is_export(path) || fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
 /// Beside a disk is no place that lasts.

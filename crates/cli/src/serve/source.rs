@@ -3,6 +3,7 @@
 //! | source | device |
 //! |---|---|
 //! | a file or disk of the host | the host device, buffered or direct |
+//! | the URI of an export | the client of the other server |
 //! | a file inside an ext4 image (`--in`, or a volume of a pool in one) | a loop device over the engine's file; the image is locked for all of them |
 //! | a qcow2 image in either | the device of extant-image over that |
 
@@ -153,7 +154,9 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     if format == Some(Format::Qcow2) {
         // Locked first: later openers see the lock.
         let device = ImageDevice::open(path, &image_options(args))?;
-        hold::check_is_free(path, access)?;
+        if !hold::is_export(path) {
+            hold::check_is_free(path, access)?;
+        }
         return Ok(Arc::new(device));
     }
     let options = HostOptions {

@@ -257,7 +257,10 @@ fn background_tells_the_time_that_it_left_to_others() {
         "{json}"
     );
     let words = words.success();
-    assert!(words.stdout.contains(" s of it paused for others"), "{words}");
+    assert!(
+        words.stdout.contains(" s of it paused for others"),
+        "{words}"
+    );
 }
 
 /// Terminal output of `extant create` at 32 MiB/s, without escape sequences.

@@ -9,6 +9,7 @@ mod image;
 mod support;
 
 mod clients;
+mod exports;
 mod guest;
 mod inside;
 mod load;

@@ -1,4 +1,4 @@
-//! Images in files of the host, and the files that they name.
+//! Images in files of the host and exports of NBD servers, and the files that they name.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,67 +13,52 @@ use extant_space::{ByteRange, Error, ErrorKind, Extent, LayerRange, LayerVisitor
 
 use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
 use crate::format::Header;
-use crate::hold;
+use crate::hold::{self, OpenDevice};
 use crate::lock::{self, LockAccess};
 use crate::referenced_file::{backing_format, beside};
 
-/// An open and locked file of the host.
-pub(super) struct HostImage {
+/// Opens and locks the file or export of an image.
+pub(super) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn Store>> {
+    let (access, wanted) = match options.access {
+        ImageAccess::ReadWrite => (HostAccess::ReadWrite, LockAccess::Write),
+        ImageAccess::ReadOnly => (HostAccess::ReadOnly, LockAccess::Read),
+    };
+    let host = HostOptions {
+        access,
+        cache: options.cache,
+        ..HostOptions::default()
+    };
+    let device = match hold::open_device(path, &host)? {
+        OpenDevice::Host(device) => device,
+        OpenDevice::Nbd(export) => return Ok(Arc::new(export)),
+    };
+    lock::lock(&device, wanted).map_err(|error| error.during("open").at(path))?;
+    let ends_inside = device.file_bytes()? != device.geometry().size;
+    if options.access == ImageAccess::ReadWrite || !ends_inside {
+        return Ok(Arc::new(device));
+    }
+    let options = LoopOptions {
+        logical_block: 1,
+        access: LoopAccess::ReadOnly,
+        ..LoopOptions::default()
+    };
+    let whole = LoopDevice::new(Arc::new(HostFile::open_read(path)?), options)?;
+    Ok(Arc::new(WholeFile { device, whole }))
+}
+
+/// The whole of a file that is only read and ends inside a block, which the device leaves out.
+struct WholeFile {
     device: HostDevice,
-    /// The whole of a file that is only read and ends inside a block, which the device leaves out.
-    whole: Option<LoopDevice<HostFile>>,
+    whole: LoopDevice<HostFile>,
 }
 
-impl HostImage {
-    pub(super) fn open(path: &Path, options: &DeviceOptions) -> Result<Self> {
-        let (access, wanted) = match options.access {
-            ImageAccess::ReadWrite => (HostAccess::ReadWrite, LockAccess::Write),
-            ImageAccess::ReadOnly => (HostAccess::ReadOnly, LockAccess::Read),
-        };
-        let host = HostOptions {
-            access,
-            cache: options.cache,
-            ..HostOptions::default()
-        };
-        let device = hold::open_device(path, &host)?;
-        lock::lock(&device, wanted).map_err(|error| error.during("open").at(path))?;
-        let ends_inside = device.file_bytes()? != device.geometry().size;
-        let whole = match options.access {
-            ImageAccess::ReadOnly if ends_inside => {
-                let options = LoopOptions {
-                    logical_block: 1,
-                    access: LoopAccess::ReadOnly,
-                    ..LoopOptions::default()
-                };
-                Some(LoopDevice::new(
-                    Arc::new(HostFile::open_read(path)?),
-                    options,
-                )?)
-            }
-            _ => None,
-        };
-        Ok(Self { device, whole })
-    }
-
-    pub(super) fn into_store(self) -> Arc<dyn Store> {
-        match self.whole {
-            None => Arc::new(self.device),
-            Some(_) => Arc::new(self),
-        }
-    }
-
-    fn whole(&self) -> &LoopDevice<HostFile> {
-        self.whole.as_ref().expect("a store only with it")
-    }
-}
-
-impl Device for HostImage {
+impl Device for WholeFile {
     fn geometry(&self) -> Geometry {
-        self.whole().geometry()
+        self.whole.geometry()
     }
 
     fn submit(&self, requests: &mut [Request<'_>]) {
-        self.whole().submit(requests);
+        self.whole.submit(requests);
     }
 
     fn status(
@@ -81,7 +66,7 @@ impl Device for HostImage {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.whole().status(range, visit)
+        self.whole.status(range, visit)
     }
 
     fn extents(
@@ -89,7 +74,7 @@ impl Device for HostImage {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.whole().extents(range, visit)
+        self.whole.extents(range, visit)
     }
 
     fn visit_layers(
@@ -101,7 +86,7 @@ impl Device for HostImage {
     }
 }
 
-impl Store for HostImage {
+impl Store for WholeFile {
     fn file_bytes(&self) -> Result<u64> {
         self.device.file_bytes()
     }
@@ -136,5 +121,5 @@ pub(super) fn open_data_file(
     options: &DeviceOptions,
 ) -> Result<Arc<dyn Store>> {
     let path = beside(image, name)?;
-    Ok(HostImage::open(&path, options)?.into_store())
+    open_image_store(&path, options)
 }

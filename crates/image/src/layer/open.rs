@@ -1,14 +1,17 @@
-//! Images of the host, and the files that they name, where these may be opened.
+//! Images of the host and of NBD servers, and the files that they name, where these may be opened.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use extant_blockdev::HostAccess;
 use extant_hostfs::HostFile;
-use extant_space::Result;
+use extant_space::{Result, SpaceFile};
 
 use super::Layer;
+use crate::hold::open_export;
 use crate::image_format::Format;
 use crate::referenced_file::{backing_format, beside};
+use crate::store::StoreFile;
 
 /// Treatment of files that an image names: backing file and data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,25 +24,50 @@ pub enum ReferencedFiles {
     Open,
 }
 
+/// Opens the file, disk or NBD export at `path` for reading, without locks.
+///
+/// # Errors
+/// Those of [`HostFile::open_read`] and [`open_export`].
+pub fn open_file(path: &Path) -> Result<Arc<dyn SpaceFile>> {
+    Ok(match open_export(path, HostAccess::ReadOnly) {
+        Some(export) => Arc::new(StoreFile(Arc::new(export?))),
+        None => Arc::new(HostFile::open_read(path)?),
+    })
+}
+
 /// Opens the image in `path` for reading; without `format` its first bytes decide.
 ///
 /// # Errors
 /// Those of [`Layer::open`]; `Unsupported` for names and formats that cannot be read here.
 pub fn open_path(path: &Path, format: Option<Format>, follow: ReferencedFiles) -> Result<Layer> {
-    open_in_chain(path, format, follow, 0)
-}
-
-fn open_in_chain(
-    path: &Path,
-    format: Option<Format>,
-    follow: ReferencedFiles,
-    depth: u32,
-) -> Result<Layer> {
-    let file = Arc::new(HostFile::open_read(path)?);
+    let file = open_file(path)?;
     let format = match format {
         Some(format) => format,
         None => Layer::probe(&*file)?,
     };
+    open_layer(file, path, format, follow)
+}
+
+/// Opens the image in `file`, which is that at `path`, for reading.
+///
+/// # Errors
+/// As [`open_path`].
+pub fn open_layer(
+    file: Arc<dyn SpaceFile>,
+    path: &Path,
+    format: Format,
+    follow: ReferencedFiles,
+) -> Result<Layer> {
+    open_in_chain(file, path, format, follow, 0)
+}
+
+fn open_in_chain(
+    file: Arc<dyn SpaceFile>,
+    path: &Path,
+    format: Format,
+    follow: ReferencedFiles,
+    depth: u32,
+) -> Result<Layer> {
     let mut layer = Layer::open(file, format).map_err(|error| error.at(path))?;
     let Some(header) = layer.header().filter(|_| follow == ReferencedFiles::Open) else {
         return Ok(layer);
@@ -47,12 +75,13 @@ fn open_in_chain(
     let header = header.clone();
     if let Some(name) = header.data_file() {
         let place = beside(path, name).map_err(|error| error.at(path))?;
-        layer = layer.with_data_file(Arc::new(HostFile::open_read(&place)?));
+        layer = layer.with_data_file(open_file(&place)?);
     }
     if let Some(name) = &header.backing_file {
         let format = backing_format(&header, depth).map_err(|error| error.at(path))?;
         let place = beside(path, name).map_err(|error| error.at(path))?;
-        layer = layer.with_backing(open_in_chain(&place, Some(format), follow, depth + 1)?);
+        let file = open_file(&place)?;
+        layer = layer.with_backing(open_in_chain(file, &place, format, follow, depth + 1)?);
     }
     Ok(layer)
 }

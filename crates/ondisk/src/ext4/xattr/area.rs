@@ -274,7 +274,10 @@ fn check_values(
         if value.start < free || value.end > area_end {
             return Err(corrupt(
                 place,
-                format_args!("a value at byte {} overlaps the data before it", value.start),
+                format_args!(
+                    "a value at byte {} overlaps the data before it",
+                    value.start
+                ),
             ));
         }
         free = value.end;

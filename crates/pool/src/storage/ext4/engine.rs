@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_blockdev::{HostAccess, HostDevice, HostOptions};
+use extant_blockdev::{Device, HostAccess, HostOptions};
 use extant_ext4::{
     Access, File, FileType, Filesystem, FollowLast, InodeNumber, Node, Options, Reserve,
 };
-use extant_image::hold;
+use extant_image::hold::{self, OpenDevice};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use extant_sys::identity::Identity;
 use parking_lot::{Mutex, MutexGuard};
@@ -50,7 +50,7 @@ pub(super) struct Engine {
     files: Mutex<HashMap<u64, Arc<File>>>,
     directory: Node,
     filesystem: Filesystem,
-    identity: Identity,
+    identity: Option<Identity>,
     lock: Option<ImageLock>,
 }
 
@@ -64,14 +64,20 @@ impl Engine {
         wanted: Option<Identity>,
     ) -> Result<Self> {
         let device = open_device(location, purpose)?;
-        let identity = Identity::of(&path_of_open(&device))
-            .map_err(|source| Error::from(source).at(&location.path))?;
-        if wanted.is_some_and(|wanted| wanted != identity) {
+        let identity = match &device {
+            OpenDevice::Host(device) => {
+                let identity = Identity::of(&path_of_open(device));
+                Some(identity.map_err(|source| Error::from(source).at(&location.path))?)
+            }
+            // Its URI names it, and the identifier in the pool.
+            OpenDevice::Nbd(_) => None,
+        };
+        if wanted.is_some() && wanted != identity {
             return Err(Error::new(ErrorKind::NotFound)
                 .at(&location.path)
                 .detail("the path leads to another image than the one of the job"));
         }
-        let filesystem = filesystem_of(location, device, purpose)?;
+        let filesystem = filesystem_of(location, device.into_device(), purpose)?;
         let place = location.inner_path();
         let directory = filesystem
             .resolve(location.directory.as_os_str().as_bytes(), FollowLast::Yes)
@@ -108,8 +114,8 @@ impl Engine {
         synced.and(closed).map_err(|error| error.at(&location.path))
     }
 
-    /// The identity of the open image or disk.
-    pub(super) fn identity(&self) -> Identity {
+    /// The identity of the open image or disk; `None` for an export.
+    pub(super) fn identity(&self) -> Option<Identity> {
         self.identity
     }
 
@@ -223,10 +229,14 @@ impl Engine {
 }
 
 pub(super) fn open_filesystem(location: &Ext4Location, purpose: Purpose) -> Result<Filesystem> {
-    filesystem_of(location, open_device(location, purpose)?, purpose)
+    filesystem_of(
+        location,
+        open_device(location, purpose)?.into_device(),
+        purpose,
+    )
 }
 
-fn open_device(location: &Ext4Location, purpose: Purpose) -> Result<HostDevice> {
+fn open_device(location: &Ext4Location, purpose: Purpose) -> Result<OpenDevice> {
     let options = HostOptions {
         access: match purpose {
             Purpose::Look => HostAccess::ReadOnly,
@@ -239,7 +249,7 @@ fn open_device(location: &Ext4Location, purpose: Purpose) -> Result<HostDevice> 
 
 fn filesystem_of(
     location: &Ext4Location,
-    device: HostDevice,
+    device: Arc<dyn Device>,
     purpose: Purpose,
 ) -> Result<Filesystem> {
     let options = Options {
@@ -251,7 +261,7 @@ fn filesystem_of(
         reserve: Reserve::Take,
         ..Options::default()
     };
-    Filesystem::open(Arc::new(device), options).map_err(|error| error.at(&location.path))
+    Filesystem::open(device, options).map_err(|error| error.at(&location.path))
 }
 
 pub(super) fn check_directory(node: &Node) -> Result<()> {

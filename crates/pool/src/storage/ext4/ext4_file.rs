@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use extant_ext4::{AttributeChange, File, Node, XattrMode};
 use extant_hostfs::HostFile;
+use extant_image::hold::is_export;
 use extant_provision::{Pace, Provisioner, Shared};
 use extant_space::{
     ByteRange, Control, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
@@ -201,8 +202,9 @@ impl VolumeFile for Ext4File {
     }
 
     fn overwrites_in_place(&self) -> Result<bool> {
-        // The same as the file system below the image.
-        HostFile::open_read(self.hold.image().path())?.overwrites_in_place()
+        // The same as the file system below the image. That of an NBD server is not known.
+        let path = self.hold.image().path();
+        Ok(!is_export(path) && HostFile::open_read(path)?.overwrites_in_place()?)
     }
 
     fn as_host(&self) -> Option<&HostFile> {

@@ -64,7 +64,7 @@ enum Phase {
 pub(crate) struct OpenImage {
     location: Arc<Ext4Location>,
     purpose: Purpose,
-    identity: Identity,
+    identity: Option<Identity>,
     own: Option<Directory>,
     locks: VolumeLocks,
     state: Mutex<ImageState>,
@@ -345,12 +345,7 @@ impl OpenImage {
     }
 
     fn reopen(&self, lock: ImageLock) -> Result<Engine> {
-        Engine::open(
-            &self.location,
-            self.purpose,
-            Some(lock),
-            Some(self.identity),
-        )
+        Engine::open(&self.location, self.purpose, Some(lock), self.identity)
     }
 
     fn state(&self) -> MutexGuard<'_, ImageState> {

@@ -1,7 +1,12 @@
 //! The storage of an image: a device that can grow.
 
+mod file;
+
 use extant_blockdev::{Device, HostDevice, LoopDevice};
-use extant_space::{Result, SpaceFile};
+use extant_nbd::NbdDevice;
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
+
+pub(crate) use file::StoreFile;
 
 /// A device over a file, which an image makes longer as it needs.
 pub trait Store: Device {
@@ -22,6 +27,17 @@ impl Store for HostDevice {
 
     fn resize(&self, file_bytes: u64) -> Result<()> {
         self.resize(file_bytes).map(drop)
+    }
+}
+
+/// An export has a fixed size.
+impl Store for NbdDevice {
+    fn file_bytes(&self) -> Result<u64> {
+        Ok(self.geometry().size)
+    }
+
+    fn resize(&self, _: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported).detail("an NBD export has a fixed size"))
     }
 }
 
