@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_names_only_what_failed() {
+    fn summary_names_only_failed_parts() {
         let outcomes = [
             outcome("tidy", 2, None),
             outcome("docs", 61, Some("no docs")),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn count_is_read_from_what_callgrind_says() {
+    fn count_is_parsed_from_callgrind_output() {
         let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
         assert_eq!(collected(said), Some(123_456));
         assert_eq!(collected("==7== Killed\n"), None);

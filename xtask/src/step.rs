@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn output_returns_what_was_printed() {
+    fn output_returns_the_printed_text() {
         assert_eq!(output(Command::new("echo").arg("a b")).unwrap(), "a b\n");
     }
 }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_form_tells_of_changes() {
+    fn short_form_reports_changes() {
         let id = Some("0123456789abcdef".to_owned());
         let clean = Commit { id, dirty: false };
         assert_eq!(clean.short(), "0123456789");

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_shows_the_end_of_what_was_said() {
+    fn failure_shows_the_end_of_the_output() {
         assert_eq!(last_lines("1\n2\n3\n4\n"), "2; 3; 4");
         assert_eq!(last_lines(""), "");
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executable_is_taken_from_what_cargo_tells() {
+    fn executable_is_taken_from_cargo_messages() {
         let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
             {\"reason\":\"compiler-artifact\",\"executable\":\"/t/release/extant\"}\n\
             {\"reason\":\"build-finished\",\"success\":true}\n";

@@ -284,7 +284,7 @@ fn disk_under_random_batches_equals_memory() {
 }
 
 #[test]
-fn threads_at_once_each_see_what_they_wrote() {
+fn concurrent_threads_each_read_their_writes() {
     require!(uring());
     const THREADS: u64 = 20;
     let work = Workdir::new();

@@ -104,7 +104,7 @@ fn disk_that_is_read_only_is_refused_for_writing() {
 }
 
 #[test]
-fn what_is_no_file_and_no_disk_is_refused() {
+fn path_that_is_no_file_and_no_disk_is_refused() {
     let work = Workdir::new();
     let fifo = work.path().join("fifo");
     rustix::fs::mknodat(

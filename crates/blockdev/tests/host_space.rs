@@ -37,7 +37,7 @@ fn state_at(file: &Path, offset: u64) -> ExtentState {
 }
 
 #[test]
-fn status_tells_holes_zeros_and_data() {
+fn status_distinguishes_holes_zeros_and_data() {
     for filesystem in WITH_UNWRITTEN {
         require!(requires::root(), filesystem.requirement(), uring());
         let scratch = scratch(filesystem);
@@ -79,7 +79,7 @@ fn status_tells_holes_zeros_and_data() {
 }
 
 #[test]
-fn status_without_fiemap_tells_zeros_from_data() {
+fn status_without_fiemap_distinguishes_zeros_from_data() {
     require!(requires::root(), Filesystem::Tmpfs.requirement());
     let scratch = scratch(Filesystem::Tmpfs);
     let path = sparse(scratch.path(), "file", 8 * MIB);

@@ -68,7 +68,7 @@ proptest! {
 }
 
 #[test]
-fn device_of_16_tib_takes_space_for_what_is_written_only() {
+fn device_of_16_tib_uses_memory_for_written_data_only() {
     let device = MemoryDevice::new(16 * TIB);
     device
         .write_at(&[1; 512], 16 * TIB - 512, Persistence::Cached)

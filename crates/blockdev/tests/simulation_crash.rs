@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn prefix_of_the_log_replayed_equals_what_was_read_then(batches in batches()) {
+    fn prefix_of_the_log_replayed_equals_the_data_read_then(batches in batches()) {
         let device = small_device();
         let mut seen = vec![(0, device.snapshot())];
         run(&device, &batches, || seen.push((device.log().len(), device.snapshot()))).unwrap();
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn power_cut_in_the_run_leaves_what_the_log_allows(
+    fn power_cut_in_the_run_leaves_a_state_permitted_by_the_log(
         batches in batches(),
         seed: u64,
         after in 0u64..12,
@@ -264,7 +264,7 @@ proptest! {
 }
 
 #[test]
-fn no_state_after_a_flush_has_lost_what_was_flushed() {
+fn no_state_after_a_flush_has_lost_flushed_data() {
     let device = CrashDevice::new(MemoryDevice::new(4 << 20));
     for round in 1..=40u8 {
         for block in 0..20u64 {
@@ -294,7 +294,7 @@ fn no_state_after_a_flush_has_lost_what_was_flushed() {
 }
 
 #[test]
-fn threads_find_again_what_they_flushed() {
+fn threads_read_their_flushed_data_again() {
     let device = CrashDevice::new(MemoryDevice::new(1 << 20));
     thread::scope(|scope| {
         for thread in 0..4u64 {

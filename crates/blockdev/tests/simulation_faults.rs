@@ -120,7 +120,7 @@ fn misdirected_write_never_lands_where_it_should_if_there_is_another_place() {
 }
 
 #[test]
-fn misdirected_read_brings_what_is_elsewhere() {
+fn misdirected_read_returns_data_of_another_place() {
     let device = device(vec![
         FaultRule::new(Fault::Misdirect).on(&[OperationKind::Read]),
     ]);
@@ -134,7 +134,7 @@ fn misdirected_read_brings_what_is_elsewhere() {
 }
 
 #[test]
-fn flipped_bits_are_in_what_is_read_and_not_in_what_is_stored() {
+fn flipped_bits_are_in_read_data_but_not_stored() {
     let rule = FaultRule::new(Fault::FlipBits(1)).when(When::Nth(2));
     let device = device(vec![rule]);
     device
@@ -269,7 +269,7 @@ fn torn_zeroes_and_discards_reach_some_of_their_blocks() {
 }
 
 #[test]
-fn write_torn_inside_blocks_keeps_what_was_there() {
+fn write_torn_inside_blocks_keeps_old_data() {
     let options = MemoryOptions {
         logical_block: 4096,
         ..MemoryOptions::new(1 << 20)
@@ -358,7 +358,7 @@ fn same_seed_makes_the_same_faults_and_another_seed_others() {
 }
 
 #[test]
-fn log_below_faults_has_what_reached_the_disk() {
+fn log_below_faults_has_the_changes_that_reached_the_disk() {
     let rules = vec![
         FaultRule::new(Fault::Lose)
             .on(&[OperationKind::Write])

@@ -217,7 +217,7 @@ ls -A /mnt
 }
 
 #[test]
-fn create_on_virtio_and_on_a_network_falls_back_and_says_why() {
+fn create_on_virtio_and_network_falls_back_with_a_reason() {
     require!(Guest::requirement());
     let script = "mark create; extant create /mnt/a 32MiB --json\n\
                   mark map; filefrag -v /mnt/a\n\

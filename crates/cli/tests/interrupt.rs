@@ -215,7 +215,7 @@ fn signal_during_a_sync_ends_the_command_while_the_disk_is_busy() {
 }
 
 #[test]
-fn kept_partial_is_taken_up_after_a_cancel() {
+fn kept_partial_is_resumed_after_a_cancel() {
     require!(Filesystem::Ext4.requirement());
     let mut random = Random::seeded("--test interrupt kept_partial");
     let scratch = Scratch::new(Filesystem::Ext4, 128 * MIB);
@@ -239,7 +239,7 @@ fn kept_partial_is_taken_up_after_a_cancel() {
 }
 
 #[test]
-fn create_killed_25_times_goes_on_and_ends_as_if_undisturbed() {
+fn create_killed_25_times_resumes_to_the_same_result() {
     require!(Filesystem::Ext4.requirement());
     let mut random = Random::seeded("--test interrupt create_killed");
     const SIZE: u64 = 96 * MIB + 123;
@@ -289,7 +289,7 @@ fn create_killed_25_times_goes_on_and_ends_as_if_undisturbed() {
 }
 
 #[test]
-fn create_killed_where_no_map_tells_goes_on_by_the_size() {
+fn create_killed_without_extent_map_resumes_from_the_size() {
     require!(Faulty::requirement());
     let mut random = Random::seeded("--test interrupt create_killed_where");
     for fallocate in [FallocateFault::None, FallocateFault::Unsupported] {
@@ -363,7 +363,7 @@ fn leave_partial(file: &Path) -> u64 {
 }
 
 #[test]
-fn partial_is_taken_up_by_a_command_that_wants_something_else() {
+fn partial_is_resumed_by_a_command_with_other_options() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 256 * MIB);
     let file = scratch.path().join("a");
@@ -455,7 +455,7 @@ fn materialize_killed_at_any_moment_keeps_every_byte() {
 }
 
 #[test]
-fn materialize_cancelled_says_so_and_keeps_every_byte() {
+fn materialize_cancelled_reports_it_and_keeps_every_byte() {
     require!(Filesystem::Ext4.requirement());
     let mut random = Random::seeded("--test interrupt materialize_cancelled");
     let scratch = Scratch::new(Filesystem::Ext4, 128 * MIB);

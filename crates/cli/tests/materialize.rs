@@ -37,7 +37,7 @@ fn mixed_file(file: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn whole_file_is_made_real_and_keeps_bytes_size_and_owner() {
+fn whole_file_is_materialized_and_keeps_bytes_size_and_owner() {
     let filesystems = [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Overlay];
     for filesystem in filesystems {
         require!(filesystem.requirement());
@@ -62,7 +62,7 @@ fn whole_file_is_made_real_and_keeps_bytes_size_and_owner() {
 }
 
 #[test]
-fn range_is_made_real_and_the_rest_stays() {
+fn range_is_materialized_and_the_rest_unchanged() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 64 * MIB);
     for (start, length) in [(MIB, 512 * KIB), (MIB + 5, 70_000), (7_999_999, MIB)] {
@@ -128,7 +128,7 @@ fn empty_file_and_empty_range_have_nothing_to_do() {
 }
 
 #[test]
-fn words_and_progress_tell_what_was_done() {
+fn text_and_progress_report_the_result() {
     let work = Workdir::new();
     let file = work.path().join("a");
     create(&file, "8MiB", &["--preallocation", "falloc"]).success();

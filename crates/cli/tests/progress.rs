@@ -64,7 +64,7 @@ fn heard(work: &Workdir, command: &mut Command, code: i32) -> Vec<Value> {
 }
 
 #[test]
-fn descriptor_hears_how_far_it_is_and_how_it_ended() {
+fn descriptor_receives_progress_and_outcome() {
     let work = Workdir::new();
     let file = work.path().join("a");
     let (reader, writer) = pipe().unwrap();
@@ -91,7 +91,7 @@ fn descriptor_hears_how_far_it_is_and_how_it_ended() {
 }
 
 #[test]
-fn every_long_command_tells_a_socket() {
+fn every_long_command_reports_to_a_socket() {
     let work = Workdir::new();
     let pool = work.directory("pool");
     let at = |name: &str| {
@@ -134,7 +134,7 @@ fn every_long_command_tells_a_socket() {
 }
 
 #[test]
-fn failure_is_the_end_also_of_what_never_began() {
+fn failure_before_the_start_sends_an_end_line() {
     let work = Workdir::new();
     let pool = work.directory("pool");
     let create = |words: &[&str]| {
@@ -180,7 +180,7 @@ fn cancel_is_the_end() {
 }
 
 #[test]
-fn reader_who_goes_away_changes_nothing() {
+fn reader_that_disconnects_changes_nothing() {
     let work = Workdir::new();
     let path = work.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -211,7 +211,7 @@ fn fill(writer: &PipeWriter) -> usize {
 }
 
 #[test]
-fn reader_who_does_not_read_holds_up_nobody_and_hears_the_newest_later() {
+fn slow_reader_blocks_no_writer_and_receives_the_newest_line_later() {
     let work = Workdir::new();
     let (mut reader, writer): (PipeReader, PipeWriter) = pipe().unwrap();
     let filled = fill(&writer);
@@ -241,7 +241,7 @@ fn reader_who_does_not_read_holds_up_nobody_and_hears_the_newest_later() {
 }
 
 #[test]
-fn reader_who_never_reads_does_not_keep_the_command() {
+fn reader_that_never_reads_does_not_delay_the_command() {
     let work = Workdir::new();
     let (reader, writer) = pipe().unwrap();
     fill(&writer);
@@ -254,7 +254,7 @@ fn reader_who_never_reads_does_not_keep_the_command() {
 }
 
 #[test]
-fn nobody_to_tell_is_an_error_before_anything_is_made() {
+fn missing_listener_is_an_error_before_any_change() {
     let work = Workdir::new();
     let file = work.path().join("a");
     let socket = work.path().join("socket");
@@ -276,7 +276,7 @@ fn nobody_to_tell_is_an_error_before_anything_is_made() {
 }
 
 #[test]
-fn watch_tells_a_socket_of_a_job_elsewhere() {
+fn watch_reports_a_job_of_another_process_to_a_socket() {
     let work = Workdir::new();
     let pool = work.directory("pool");
     let path = work.path().join("socket");

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn held_file_stays_open_until_let_go() {
+    fn held_file_remains_open_until_released() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();
         let open = || {

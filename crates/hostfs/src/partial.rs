@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_goes_with_the_first_byte_and_with_the_name() {
+    fn mark_is_removed_with_the_first_byte_and_with_the_name() {
         let (directory, place) = destination("a");
         let partial = open(place, false).unwrap();
         if !mark::is_set(partial.file()) {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_was_being_filled_is_not_taken_up() {
+    fn file_interrupted_while_filling_is_not_resumed() {
         let (directory, destination) = destination("a");
         let partial = open(destination, true).unwrap();
         partial.file().write_at(b"data", 0).unwrap();

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn link_is_removed_and_not_what_it_names() {
+    fn link_is_removed_and_its_target_kept() {
         let temporary = tempfile::tempdir().unwrap();
         std::fs::write(temporary.path().join("a"), "a").unwrap();
         std::os::unix::fs::symlink("a", temporary.path().join("link")).unwrap();

@@ -74,7 +74,7 @@ fn create_cancelled_at_any_point_leaves_nothing() {
 }
 
 #[test]
-fn create_cancelled_and_kept_is_taken_up_where_it_stopped() {
+fn create_cancelled_and_kept_resumes_where_it_stopped() {
     require!(requires::root(), Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 512 << 20);
     let path = scratch.path().join("file");

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_has_no_sizes() {
+    fn invalid_header_has_no_sizes() {
         let geometry = Geometry::new(16, 4).unwrap();
         let good = Header::new(geometry, 1 << 30).encode().unwrap();
         assert!(HeaderProbe::of(&good).is_some());

@@ -152,7 +152,7 @@ fn recover(device: Arc<dyn Device>) {
 }
 
 #[test]
-fn syncs_wait_for_handles_and_say_what_was_changed() {
+fn syncs_wait_for_handles_and_record_their_changes() {
     shuttle::check_random(
         || {
             let device = Arc::new(device_of(FAST_BLOCKS));
@@ -282,7 +282,7 @@ fn handles_that_use_a_transaction_up_all_get_their_turn() {
 }
 
 #[test]
-fn error_reaches_everybody_once() {
+fn error_reaches_every_waiter_once() {
     shuttle::check_random(
         || {
             let disk = Arc::new(CrashDevice::new(device()));

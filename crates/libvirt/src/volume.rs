@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_raw_volume_cannot_be_is_refused_by_name() {
+    fn invalid_options_of_a_raw_volume_are_refused_by_name() {
         let with =
             |inside: &str| format!("<volume><name>a</name><capacity>1</capacity>{inside}</volume>");
         assert!(VolumeXml::read(&with("")).is_ok());

@@ -184,7 +184,7 @@ fn shorter_run_than_wanted_is_given_down_to_the_minimum_and_no_further() {
 }
 
 #[test]
-fn required_alignment_is_kept_or_refused_and_preferred_gives_way() {
+fn required_alignment_is_kept_or_refused_and_preferred_is_optional() {
     // One run, from 65 to 127: it holds 96, and no multiple of 64.
     let allocator = open(2, alone(), |block| !(65..128).contains(&block));
     let owner = allocator.owner(1, 0);
@@ -345,7 +345,7 @@ fn goals_that_move_follow_their_stream() {
 }
 
 #[test]
-fn linear_policy_goes_from_group_to_group_and_rotating_on_from_the_last() {
+fn linear_policy_scans_groups_in_order_and_rotating_from_the_last() {
     // Group 0 has room for three requests; group 3 has the shortest run that would do.
     let is_used = |block: u64| match block / PER_GROUP {
         0 => block >= 300,
@@ -433,7 +433,7 @@ fn groups_scanned(allocator: &Allocator) -> u64 {
 }
 
 #[test]
-fn statistics_count_what_happened() {
+fn statistics_count_every_event() {
     let allocator = open(
         4,
         Options {

@@ -193,7 +193,7 @@ fn blocks_freed_after_the_owner_is_gone_wait_for_the_commit() {
 }
 
 #[test]
-fn what_is_not_in_use_cannot_be_freed_and_nothing_changes() {
+fn free_of_unused_blocks_is_refused_without_effect() {
     let allocator = open(2, Options::default());
     let owner = allocator.owner(1, 0);
     take(&owner, 0, 500, None);

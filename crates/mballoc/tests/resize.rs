@@ -80,7 +80,7 @@ fn grown_disk_has_the_rest_of_its_last_group_and_the_new_ones() {
 }
 
 #[test]
-fn disk_that_grows_in_steps_keeps_what_is_in_use() {
+fn disk_that_grows_in_steps_keeps_blocks_in_use() {
     let disk = Disk::new(&geometry(100), |_| false);
     let allocator = Allocator::open(geometry(100), Options::default(), disk.clone()).unwrap();
     let owner = allocator.owner(1, 0);

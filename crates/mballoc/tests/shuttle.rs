@@ -151,7 +151,7 @@ fn threads_that_fill_a_disk_get_all_of_it() {
 /// One group leaves a set of the index as another enters it: its word becomes empty and filled
 /// again.
 #[test]
-fn index_is_true_after_groups_leave_and_enter_it_side_by_side() {
+fn index_is_consistent_after_concurrent_moves_of_groups() {
     explore(300, |options| {
         let (allocator, _) = open(2 * PER_GROUP, options);
         let exactly = |start, count| Request {
@@ -235,7 +235,7 @@ fn disk_that_shrinks_and_grows_under_threads_stays_whole() {
 }
 
 #[test]
-fn shrink_never_cuts_off_what_a_thread_has() {
+fn shrink_never_cuts_off_blocks_owned_by_a_thread() {
     explore(200, |options| {
         let (allocator, _) = open(2 * PER_GROUP, options);
         let taken: Vec<BlockRange> = thread::scope(|scope| {

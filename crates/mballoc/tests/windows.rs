@@ -117,7 +117,7 @@ fn file_that_is_opened_large_has_a_large_window_at_once() {
 }
 
 #[test]
-fn writers_side_by_side_get_long_extents() {
+fn concurrent_writers_get_long_extents() {
     let extents = |reservation| {
         let geometry = Geometry {
             first: Block(0),
@@ -295,7 +295,7 @@ fn rest_of_a_window_is_taken_first_though_there_is_nothing_behind_it() {
 }
 
 #[test]
-fn result_that_is_dropped_goes_back_into_its_window() {
+fn dropped_result_is_returned_to_its_window() {
     let allocator = open(2, WINDOWS, |_| false);
     let owner = allocator.owner(1, 0);
     let first = take(&owner, &Request::data(1));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_the_image_is_the_user_who_mounts_unless_something_else_is_asked_for() {
+    fn root_of_the_image_is_the_mounting_user_by_default() {
         let mapped = |list: &str, user: u32, root_owner: u32| {
             let mut options = parsed(list);
             options.map_root_to(user, user + 1, root_owner);
@@ -385,7 +385,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_the_same(words in prop::collection::vec(prop::sample::select(WORDS), 0..12)) {
+        fn printed_value_parses_to_the_same(words in prop::collection::vec(prop::sample::select(WORDS), 0..12)) {
             let options = parsed(&words.join(","));
             prop_assert_eq!(parsed(&options.to_string()), options);
         }

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_definition_is_told_in_its_place_and_hides_no_other() {
+    fn broken_definition_is_reported_and_hides_no_other() {
         let (_place, definitions) = definitions();
         let name: PoolName = "good".parse().unwrap();
         let made = Definition::named(name, Path::new("/srv"), Limits::default()).unwrap();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_counts_before_the_name_and_the_content_never_does() {
+    fn stated_format_precedes_the_name_and_content_is_ignored() {
         let image = header(1 << 30);
         for (stored, name, content, format) in [
             (Some("raw"), "a", &image[..], Some(Format::Raw)),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_come_from_the_header_of_what_is_known_to_be_qcow2() {
+    fn sizes_come_from_the_header_of_known_qcow2_files() {
         let options = ImageOptions::new(Format::Qcow2, 1 << 30);
         let measured = extant_image::measure(&options, 0).unwrap();
         let facts = judged(Some("qcow2"), "a", &header(1 << 30));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn overwrite_zeros_what_the_map_calls_written() {
+    fn overwrite_zeroes_the_extents_mapped_as_written() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [1; 10_000]).unwrap();
         let open = TestFile::open(file.path());

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn side_by_side_takers_get_times_of_their_own() {
+    fn concurrent_takers_get_distinct_times() {
         let bucket = TokenBucket::full(Duration::ZERO);
         let mut waits: Vec<Duration> = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4)

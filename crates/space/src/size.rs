@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_why() {
+    fn invalid_size_is_refused_with_the_reason() {
         use ParseSizeError::*;
         assert!(matches!(parse("-1"), Err(Negative(_))));
         assert!(matches!(parse(""), Err(NotANumber(_))));

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffer_is_zero_aligned_to_its_length_and_keeps_what_is_written() {
+    fn buffer_is_zero_aligned_to_its_length_and_keeps_written_bytes() {
         for buffer in [
             AlignedBuffer::new(1 << 20),
             AlignedBuffer::resident(1 << 20),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn discard_of_what_is_no_block_device_is_refused_by_the_kernel() {
+    fn discard_of_a_regular_file_is_refused_by_the_kernel() {
         let file = tempfile::tempfile().unwrap();
         let error = Call::Discard(ByteRange::new(0, 4096)).execute(&file);
         assert!(matches!(

@@ -183,7 +183,7 @@ torn line
     }
 
     #[test]
-    fn place_shows_what_was_mounted_there_last() {
+    fn mount_point_shows_the_latest_mount() {
         let find = |place: &str| {
             let mount = Mount::seen_at(SAMPLE, Path::new(place));
             mount.map(|mount| rustix::fs::minor(mount.device))

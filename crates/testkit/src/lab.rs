@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn new_version_is_made_anew_and_the_same_is_not() {
+    fn new_version_is_rebuilt_and_the_same_is_not() {
         let directory = tempfile::tempdir().unwrap();
         recipe(directory.path(), "1").prepare(|_| Ok(())).unwrap();
         recipe(directory.path(), "1")

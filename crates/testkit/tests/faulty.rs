@@ -192,7 +192,7 @@ fn writes_fail_after_the_given_byte() {
 }
 
 #[test]
-fn fsync_and_flagged_rename_fail_when_told() {
+fn fsync_and_flagged_rename_fail_on_request() {
     require!(Faulty::requirement());
     let faulty = Faulty::new(16 * MIB, Faults::default());
     let (one, other) = (faulty.path().join("a"), faulty.path().join("b"));

@@ -11,7 +11,7 @@ use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require};
 
 const ROLE: &str = "EXTANT_TEST_ROLE";
-const NAME: &str = "what_a_killed_process_left_is_cleared_by_the_next";
+const NAME: &str = "files_of_a_killed_process_are_removed_by_the_next";
 
 /// This test again, in a process of its own.
 fn again(role: &str) -> Command {
@@ -23,7 +23,7 @@ fn again(role: &str) -> Command {
 }
 
 #[test]
-fn what_a_killed_process_left_is_cleared_by_the_next() {
+fn files_of_a_killed_process_are_removed_by_the_next() {
     require!(Filesystem::Overlay.requirement(), Faulty::requirement());
     match env::var(ROLE).as_deref() {
         Ok("killed") => {

@@ -344,7 +344,7 @@ fn e4defrag_counts_the_extents_that_filefrag_lists() {
 }
 
 #[test]
-fn e2fsck_tells_clean_from_damaged() {
+fn e2fsck_distinguishes_clean_from_damaged() {
     for filesystem in [Filesystem::Ext4, Filesystem::Ext2, Filesystem::Ext4Bigalloc] {
         require!(filesystem.requirement(), requires::tool("e2fsck"));
         let mut scratch = Scratch::new(filesystem, 32 * MIB);

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn arrow_up_is_named_with_what_is_allowed() {
+    fn arrow_up_is_reported_with_the_permitted_layers() {
         assert_eq!(
             findings("extant-hostfs", "extant-image", None),
             [

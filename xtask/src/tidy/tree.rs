@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walk_leaves_out_what_cargo_built() {
+    fn walk_leaves_out_build_artefacts() {
         let root = std::env::temp_dir().join(format!("extant-tidy-{}", std::process::id()));
         for directory in ["target", "src/target", ".git"] {
             fs::create_dir_all(root.join(directory)).unwrap();

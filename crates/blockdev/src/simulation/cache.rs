@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn flush_covers_what_completed_before_it_was_submitted_and_nothing_else() {
+    fn flush_covers_only_writes_completed_before_its_submission() {
         use Event::{Completed, Flush};
         use Persistence::Cached;
         let cache = cache_after(&[

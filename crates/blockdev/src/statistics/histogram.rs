@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn difference_of_two_states_is_what_was_recorded_between(
+        fn difference_of_two_states_has_the_values_recorded_between(
             first in prop::collection::vec(any::<u64>(), 0..50),
             second in prop::collection::vec(any::<u64>(), 0..50),
         ) {

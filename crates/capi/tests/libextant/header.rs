@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn header_is_what_the_code_says() {
+fn header_is_generated_from_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let made = cbindgen::generate_with_config(root, config).unwrap();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_util_linux_refuses_is_no_number() {
+    fn number_refused_by_util_linux_is_refused() {
         for text in [
             "",
             " ",

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ext4_or_damaged_gives_nothing() {
+    fn foreign_or_damaged_superblock_gives_no_geometry() {
         let mut bytes = superblock();
         bytes[S_LOG_GROUPS_PER_FLEX] = 200;
         assert_eq!(run_blocks(&bytes), None);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_is_told_apart_without_colour() {
+    fn every_state_is_distinct_without_colour() {
         let text = drawn(
             &[
                 ("states.raw", 64 << 20, samples::four_states()),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_argument_is_an_error_and_the_rest_goes_on() {
+    fn missing_argument_is_an_error_and_the_rest_is_processed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "x").unwrap();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_that_goes_back_begins_its_rate_anew() {
+    fn progress_that_goes_back_resets_its_rate() {
         let start = Instant::now();
         let mut lines = Lines::new(start);
         let mut tell = |millis, done| {

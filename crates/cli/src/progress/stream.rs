@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_who_never_reads_does_not_keep_the_end() {
+    fn reader_that_never_reads_does_not_delay_the_end() {
         let (reader, writer) = pipe().unwrap();
         fill(&writer);
         let stream = Stream::new(copy(&writer)).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_who_is_gone_is_noticed_by_nobody() {
+    fn reader_that_has_disconnected_causes_no_error() {
         let (reader, writer) = pipe().unwrap();
         let stream = Stream::new(writer.into()).unwrap();
         drop(reader);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_to_is_refused() {
+    fn unwritable_descriptor_is_refused() {
         let read_only = File::open("/dev/null").unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&read_only);
         for number in [number, RawFd::MAX] {

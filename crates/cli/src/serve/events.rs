@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_once_a_second_and_counted_between() {
+    fn failures_are_logged_once_a_second_and_counted_between() {
         let mut failures = Failures::default();
         let start = Instant::now();
         assert_eq!(failures.take(start), Some(0));

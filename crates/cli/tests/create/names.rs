@@ -35,7 +35,7 @@ fn mode_is_exact_whatever_the_umask() {
 }
 
 #[test]
-fn mode_without_option_is_what_the_umask_leaves() {
+fn mode_without_option_follows_the_umask() {
     require!(requires::tool("sh"));
     let work = Workdir::new();
     for (umask, left) in [("000", 0o666), ("027", 0o640), ("077", 0o600), ("0777", 0)] {
@@ -160,7 +160,7 @@ fn probe_of_a_place_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn name_that_looks_like_an_option_is_made_after_two_dashes() {
+fn name_with_a_leading_dash_is_created_after_two_dashes() {
     let work = Workdir::new();
     let dir = work.directory("names");
     let mut command = extant();

@@ -146,7 +146,7 @@ fn failure_after_progress_lines_is_one_json_line() {
 }
 
 #[test]
-fn progress_goes_nowhere_without_a_terminal() {
+fn progress_is_not_printed_without_a_terminal() {
     let work = Workdir::new();
     let rate = ["--rate", "64M"];
     create(&work.path().join("a"), "16MiB", &rate).success();
@@ -227,7 +227,7 @@ fn background_ends_on_an_idle_disk_and_writes_all() {
 }
 
 #[test]
-fn background_tells_the_time_that_it_left_to_others() {
+fn background_reports_the_time_paused_for_others() {
     let work = Workdir::new();
     let busy = AtomicBool::new(true);
     let (answer, words) = thread::scope(|scope| {
@@ -313,7 +313,7 @@ fn bar_fits_into_narrow_terminals_and_is_ascii_where_the_locale_is() {
 }
 
 #[test]
-fn report_that_cannot_be_printed_is_told_and_the_file_stays() {
+fn report_that_cannot_be_printed_is_an_error_and_the_file_is_kept() {
     let work = Workdir::new();
     let file = work.path().join("a");
     let full = std::fs::File::options()

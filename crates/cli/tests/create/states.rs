@@ -194,7 +194,7 @@ fn falloc_on_btrfs_only_reserves_and_is_done() {
 }
 
 #[test]
-fn falloc_without_fallocate_is_refused_and_says_what_does_it() {
+fn falloc_without_fallocate_is_refused_with_an_alternative() {
     require!(Filesystem::Ext2.requirement());
     let scratch = scratch(Filesystem::Ext2);
     let answer = create(

@@ -87,7 +87,7 @@ fn created_file_is_written_or_reserved_in_the_file_below() {
 }
 
 #[test]
-fn fallocate_reaches_the_file_below_and_refuses_what_gives_no_space() {
+fn fallocate_reaches_the_file_below_and_refuses_modes_without_space() {
     needs!();
     let stack = Stack::new();
     let fallocate = |words: &[&str], name: &str| {

@@ -79,7 +79,7 @@ fn broken_superblock_is_found_and_nothing_at_all_is_8() {
 }
 
 #[test]
-fn mkfs_makes_a_sparse_image_that_everybody_accepts() {
+fn mkfs_makes_a_sparse_image_accepted_by_e2fsck_and_the_kernel() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new(16);
     let made = image.work.path().join("new.img");

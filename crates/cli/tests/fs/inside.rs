@@ -242,7 +242,7 @@ fn materialize_keeps_every_byte() {
 }
 
 #[test]
-fn fallocate_does_what_the_kernel_does() {
+fn fallocate_equals_the_kernel() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),
@@ -301,7 +301,7 @@ fn fallocate_does_what_the_kernel_does() {
 }
 
 #[test]
-fn map_tells_what_filefrag_tells() {
+fn map_equals_filefrag() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),

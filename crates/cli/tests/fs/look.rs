@@ -23,7 +23,7 @@ fn populated(format: &str) -> Image {
 }
 
 #[test]
-fn ls_names_what_the_kernel_names() {
+fn ls_lists_the_same_names_as_the_kernel() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),
@@ -73,7 +73,7 @@ fn names_on_a_pipe_are_their_bytes() {
 }
 
 #[test]
-fn stat_says_what_the_kernel_says() {
+fn stat_equals_the_kernel() {
     require!(requires::root(), requires::tool("mke2fs"));
     for format in FORMATS {
         let image = populated(format);
@@ -114,7 +114,7 @@ fn stat_says_what_the_kernel_says() {
 }
 
 #[test]
-fn df_says_what_the_kernel_says() {
+fn df_equals_the_kernel() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),

@@ -167,7 +167,7 @@ fn attributes_are_kept_in_both_directions() {
 }
 
 #[test]
-fn full_image_says_so_and_stays_whole() {
+fn full_image_is_reported_and_remains_consistent() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new(16);
     fs::write(image.work.path().join("small"), "kept").unwrap();

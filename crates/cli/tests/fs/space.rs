@@ -42,7 +42,7 @@ fn fragmented(format: &str) -> Image {
 }
 
 #[test]
-fn free_space_is_what_e2freefrag_says() {
+fn free_space_equals_e2freefrag() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),
@@ -88,7 +88,7 @@ fn free_space_is_what_e2freefrag_says() {
 }
 
 #[test]
-fn fragmentation_is_what_e4defrag_says() {
+fn fragmentation_equals_e4defrag() {
     require!(
         requires::root(),
         requires::tool("mke2fs"),

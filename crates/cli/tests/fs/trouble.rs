@@ -250,7 +250,7 @@ fn image_that_needs_recovery_is_read_without_writing() {
 }
 
 #[test]
-fn what_is_no_image_is_refused_by_name() {
+fn file_that_is_no_image_is_refused_by_name() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(16);
     let zeros = image.work.path().join("zeros");
@@ -393,7 +393,7 @@ fn directories_of_ext3_are_removed_with_their_blocks() {
 }
 
 #[test]
-fn removed_file_with_a_damaged_node_is_told_of_and_others_can_be_put() {
+fn removed_file_with_a_damaged_node_is_reported_and_others_can_be_put() {
     require!(requires::tool("mke2fs"), requires::tool("debugfs"));
     let image = Image::of("-t ext3 -b 1024", 16);
     let file = image.work.path().join("file");

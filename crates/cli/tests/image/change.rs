@@ -159,7 +159,7 @@ fn dirty_image_is_repaired_on_request_and_when_it_is_changed() {
 }
 
 #[test]
-fn lack_of_space_leaves_the_image_as_it_was() {
+fn no_space_leaves_the_image_unchanged() {
     require!(qemu_img(), Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 24 * MIB);
     let file = scratch.path().join("a.qcow2");

@@ -193,7 +193,7 @@ fn killed_creation_leaves_no_name_and_the_next_run_is_whole() {
 }
 
 #[test]
-fn killed_creation_of_a_full_image_goes_on_where_it_was() {
+fn killed_creation_of_a_full_image_resumes() {
     require!(qemu_img(), Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 192 * MIB);
     let file = scratch.path().join("a.qcow2");

@@ -70,7 +70,7 @@ fn image_inside_an_image_is_materialized_by_its_disk() {
 }
 
 #[test]
-fn map_of_an_image_lies_where_its_file_lies_on_the_device() {
+fn map_of_an_image_has_the_device_offsets_of_its_file() {
     require!(qemu_img());
     let work = Workdir::new();
     let (_, file) = thin(work.path(), "a.qcow2");
@@ -234,7 +234,7 @@ fn names_of_foreign_formats_are_made_only_when_raw_is_said() {
 }
 
 #[test]
-fn name_and_contents_that_disagree_are_told() {
+fn name_and_contents_that_disagree_are_reported() {
     let work = Workdir::new();
     let file = work.path().join("x.qcow2");
     fs::write(&file, [7; 4096]).unwrap();

@@ -16,7 +16,7 @@ fn image(words: &[&str], file: &std::path::Path) -> Answer {
 }
 
 #[test]
-fn info_tells_the_mode_and_the_names() {
+fn info_reports_mode_and_names() {
     require!(qemu_img());
     let work = Workdir::new();
     for mode in ["off", "metadata", "falloc", "full"] {
@@ -115,7 +115,7 @@ fn check_has_qemus_exit_status_and_repairs_leaks() {
 }
 
 #[test]
-fn measure_is_what_create_makes() {
+fn measure_equals_the_result_of_create() {
     let work = Workdir::new();
     let file = work.path().join("a.qcow2");
     create(&file, "10MiB", &["-o", "cluster_size=4k"]).success();
@@ -156,7 +156,7 @@ fn images_inside_an_image_are_looked_at() {
 }
 
 #[test]
-fn what_is_no_image_is_refused_with_the_place() {
+fn file_that_is_no_image_is_refused_with_the_offset() {
     let work = Workdir::new();
     let file = work.path().join("a");
     fs::write(&file, vec![0; 4096]).unwrap();

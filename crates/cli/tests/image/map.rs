@@ -21,7 +21,7 @@ fn is_png(path: &Path) -> bool {
 }
 
 #[test]
-fn picture_replaces_nothing_unless_it_is_forced_and_never_what_is_mapped() {
+fn picture_replaces_files_only_if_forced_and_never_a_mapped_one() {
     let work = Workdir::new();
     let place = work.path();
     fs::create_dir(place.join("d")).unwrap();
@@ -99,7 +99,7 @@ fn images_below_a_directory_are_shown_by_their_disk_and_stray_contents_as_files(
 }
 
 #[test]
-fn status_tells_whether_nothing_or_only_some_could_be_mapped() {
+fn status_distinguishes_no_mapped_file_from_some() {
     let work = Workdir::new();
     let place = work.path();
     fs::write(place.join("a"), "x").unwrap();

@@ -31,7 +31,7 @@ fn source(work: &Workdir) -> Vec<u8> {
 }
 
 #[test]
-fn short_options_mean_what_they_mean_to_qemu_img() {
+fn short_options_equal_those_of_qemu_img() {
     require!(qemu_img());
     let work = Workdir::new();
     source(&work);
@@ -244,7 +244,7 @@ fn help_lists_the_options_and_an_empty_one_is_refused() {
 }
 
 #[test]
-fn copy_tells_of_the_preallocation_that_it_lost() {
+fn copy_reports_lost_preallocation() {
     let work = Workdir::new();
     create(&work.path().join("a.qcow2"), "4MiB", &[]).success();
     let answer = image(&work, &["convert", "a.qcow2", "b.qcow2"]).success();
@@ -434,7 +434,7 @@ fn compare_all(work: &Workdir, format: &str, kind: &str) {
 }
 
 #[test]
-fn map_begins_and_ends_where_it_is_told() {
+fn map_covers_exactly_the_requested_range() {
     require!(qemu_img());
     let work = Workdir::new();
     source(&work);

@@ -11,7 +11,7 @@ use crate::stand::{Stand, can_mount};
 use crate::support::{extant, run};
 
 #[test]
-fn what_is_no_image_is_refused_in_both_ways_of_mounting() {
+fn file_that_is_no_image_is_refused_in_both_ways_of_mounting() {
     require!(can_mount());
     let stand = Stand::new(32);
     let work = stand.image.work.path();
@@ -69,7 +69,7 @@ fn wrong_arguments_are_refused_by_name() {
 }
 
 #[test]
-fn mounted_image_is_refused_to_everybody_else() {
+fn mounted_image_is_refused_to_other_processes() {
     require!(can_mount());
     let stand = Stand::mounted(32, &[]);
     let place = stand.directory.display().to_string();
@@ -168,7 +168,7 @@ fn disk_that_cannot_be_written_is_mounted_read_only_with_a_word() {
 }
 
 #[test]
-fn umount_of_what_is_not_ours_is_refused() {
+fn umount_of_a_foreign_mount_is_refused() {
     require!(can_mount());
     let stand = Stand::new(32);
     stand.umount().refused(4, &["mount", "not mounted"]);

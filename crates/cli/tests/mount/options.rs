@@ -128,7 +128,7 @@ fn times_of_access_follow_the_options() {
 }
 
 #[test]
-fn owner_of_the_images_root_is_somebody_else_outside() {
+fn owner_of_the_images_root_is_mapped_outside() {
     require!(can_mount(), requires::tool("setpriv"));
     let stand = Stand::new(32);
     let options = "uid=1234,gid=2345,allow_other";
@@ -159,7 +159,7 @@ fn probed(stand: &Stand) -> Probe {
 }
 
 #[test]
-fn cache_and_access_are_told_by_the_probe() {
+fn probe_reports_cache_and_access() {
     require!(can_mount());
     let stand = Stand::new(16);
     for (options, flags) in [
@@ -228,7 +228,7 @@ fn threads_are_as_many_and_placed_as_asked_for() {
 }
 
 #[test]
-fn freed_blocks_are_given_back_with_discard_only() {
+fn freed_blocks_are_discarded_only_with_the_option() {
     require!(can_mount());
     let stand = Stand::new(64);
     let blocks = || fs::metadata(&stand.image.path).unwrap().blocks();
@@ -247,7 +247,7 @@ fn freed_blocks_are_given_back_with_discard_only() {
 }
 
 #[test]
-fn mount_with_auto_unmount_goes_when_the_server_is_killed() {
+fn mount_with_auto_unmount_is_removed_when_the_server_is_killed() {
     require!(can_mount());
     let stand = Stand::new(32);
     let words = ["-o", "auto_unmount", "--json"];

@@ -98,7 +98,7 @@ fn write_zeroes_is_done_by_the_mount_itself() {
 }
 
 #[test]
-fn every_mode_is_taken_and_told_by_the_map() {
+fn every_mode_is_accepted_and_visible_in_the_map() {
     require!(can_mount());
     let stand = Stand::mounted(64, &[]);
     fallocate(&stand, &["-l", "64KiB"], "file").success();

@@ -11,7 +11,7 @@ use crate::stand::{Stand, can_mount, mount_at, patiently, umount_command, wait_f
 use crate::support::{Running, extant, noise, run};
 
 #[test]
-fn background_server_is_told_of_and_lets_go_of_everything() {
+fn background_server_is_reported_and_releases_descriptors_and_terminal() {
     require!(can_mount());
     let stand = Stand::new(64);
     // A reader of all output reaches its end: no process keeps stdout or stderr open.
@@ -68,7 +68,7 @@ fn data_appended_to_a_file_of_ext3_is_there_after_the_end() {
 }
 
 #[test]
-fn foreground_server_stays_and_tells_when_it_is_mounted() {
+fn foreground_server_remains_and_reports_the_mount() {
     require!(can_mount());
     let stand = Stand::new(64);
     let server = stand.mount_in_foreground();
@@ -236,7 +236,7 @@ fn mount_in_a_mount_is_seen_and_unmounted_on_its_own() {
 }
 
 #[test]
-fn one_that_is_told_to_stop_before_it_is_mounted_leaves_nothing() {
+fn server_stopped_before_the_mount_leaves_no_mount() {
     require!(can_mount());
     let stand = Stand::new(32);
     for _ in 0..20 {

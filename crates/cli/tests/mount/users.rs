@@ -162,7 +162,7 @@ fn image_that_a_user_may_not_write_is_mounted_read_only_with_a_word() {
 }
 
 #[test]
-fn what_only_root_may_is_refused_to_a_user() {
+fn privileged_operation_is_refused_to_a_user() {
     require!(can_mount(), can_make_rooms());
     let room = Room::new();
     room.extant(&["mount", "-o", "suid", "disk.img", "mount"])
@@ -174,7 +174,7 @@ fn what_only_root_may_is_refused_to_a_user() {
 }
 
 #[test]
-fn image_of_root_is_the_users_who_mounts_it() {
+fn image_of_root_is_owned_by_the_mounting_user() {
     require!(can_mount(), can_make_rooms());
     let room = Room::new();
     let stat = |name: &str| room.sh(&format!("stat -c %u:%g {name}")).success().stdout;

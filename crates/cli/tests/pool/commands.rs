@@ -40,7 +40,7 @@ fn space_of_a_deleted_volume_is_there_for_the_next_one() {
 }
 
 #[test]
-fn session_with_a_defined_pool_does_what_it_says() {
+fn session_with_a_defined_pool_has_the_documented_results() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(128 * MIB);
     let work = Workdir::new();

@@ -80,7 +80,7 @@ fn volume_that_is_made_written_may_be_looked_at_and_read() {
 }
 
 #[test]
-fn failed_job_is_an_error_of_those_who_watch_it() {
+fn failed_job_is_an_error_of_its_watchers() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(256 * MIB);
     let (pool, config) = (scratch.path().join("pool"), scratch.path().join("config"));

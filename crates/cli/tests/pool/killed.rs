@@ -333,7 +333,7 @@ impl Stand {
     /// After the job was cancelled: no leak, and the size that it had, unless it was cut off in one
     /// step.
     #[track_caller]
-    fn check_image_is_given_back(&self, operation: Operation) {
+    fn check_image_is_freed(&self, operation: Operation) {
         let image = self.copy_of("image.qcow2").unwrap();
         assert_eq!(check_code(&image), 0, "{operation:?}");
         let length = disk_of(&image).len() as u64;
@@ -492,7 +492,7 @@ fn kill(kind: Kind) {
             stand.check_nothing_is_half(operation, false);
             let data = stand.read("data").unwrap().len() as u64;
             assert_eq!(data, SIZE, "{operation:?} was cancelled");
-            stand.check_image_is_given_back(operation);
+            stand.check_image_is_freed(operation);
         }
         stand.check_at_rest();
         if stand
@@ -520,7 +520,7 @@ fn sync(directory: &Path) {
 }
 
 #[test]
-fn wipe_goes_on_where_it_was_killed() {
+fn wipe_resumes_where_it_was_killed() {
     require!(Filesystem::Ext4.requirement());
     for kind in [Kind::Directory, Kind::Image] {
         kill_wipe(kind);

@@ -20,7 +20,7 @@ fn catches_interrupts(pid: u32) -> bool {
 }
 
 #[test]
-fn who_has_seen_enough_of_a_job_is_told_that_it_goes_on() {
+fn interrupted_watch_reports_that_the_job_continues() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(256 * MIB);
     let pool = scratch.path();
@@ -55,7 +55,7 @@ fn who_has_seen_enough_of_a_job_is_told_that_it_goes_on() {
 }
 
 #[test]
-fn definition_that_nobody_has_made_is_looked_for_in_every_place() {
+fn missing_definition_is_searched_in_every_directory() {
     require!(root(), tool("setpriv"));
     let work = Workdir::new();
     let home = work.directory("home");
@@ -103,7 +103,7 @@ fn lists_are_of_every_defined_pool_where_none_is_named() {
 }
 
 #[test]
-fn commands_without_a_result_tell_what_they_did() {
+fn commands_without_output_report_their_change() {
     let work = Workdir::new();
     let (directory, config) = (work.directory("vms"), work.directory("config"));
     let shown = directory.to_str().unwrap();
@@ -150,7 +150,7 @@ fn commands_without_a_result_tell_what_they_did() {
 }
 
 #[test]
-fn result_of_a_job_tells_what_was_made_and_how() {
+fn result_of_a_job_has_the_written_bytes_and_the_method() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(64 * MIB);
     let pool = scratch.path();

@@ -230,7 +230,7 @@ fn wrong_arguments_are_json_too() {
 }
 
 #[test]
-fn map_of_several_files_is_one_document_and_tells_each_error_in_json() {
+fn map_of_several_files_is_one_json_document_with_each_error() {
     let work = Workdir::new();
     create(&work.path().join("a"), "64KiB", &[]).success();
     let answer = run(extant()

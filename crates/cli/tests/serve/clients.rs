@@ -133,7 +133,7 @@ for change in (lambda: h.pwrite(b'1' * 512, 0), lambda: h.zero(512, 0), lambda: 
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_past_the_page_cache() {
+fn fio_verifies_its_direct_writes() {
     require!(requires::tool("fio"));
     let help = run_any_status(tool("fio").arg("--enghelp=nbd")).unwrap();
     require!(requires::Requirement::new(
@@ -162,7 +162,7 @@ fn fio_verifies_what_it_wrote_past_the_page_cache() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_turned_away_and_told_of() {
+fn connections_beyond_the_limit_are_refused_and_logged() {
     require!(requires::tool("nbdsh"), requires::tool("nbdinfo"));
     let stand = Stand::new();
     stand.sparse("a.raw", 1);

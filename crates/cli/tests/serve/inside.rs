@@ -66,7 +66,7 @@ fn read_only_server_leaves_the_image_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_served_of_an_image_is_refused_and_the_image_closed() {
+fn file_of_an_image_that_cannot_be_served_is_refused_and_the_image_closed() {
     require!(requires::tool("mke2fs"));
     let stand = Stand::new();
     let image = Image::new(32);

@@ -90,7 +90,7 @@ fn assert_written(bytes: &[u8], blocks: &[usize]) {
 }
 
 #[test]
-fn server_that_is_told_to_end_under_load_keeps_all_that_it_acknowledged() {
+fn server_stopped_under_load_keeps_every_acknowledged_write() {
     require!(requires::tool("nbdsh"));
     for cache in ["writeback", "none"] {
         let stand = Stand::new();
@@ -119,7 +119,7 @@ fn server_on_a_file_inside_an_image_ends_under_load_and_leaves_the_image_clean()
 }
 
 #[test]
-fn what_was_flushed_survives_a_kill_of_a_server_on_a_file_inside_an_image() {
+fn flushed_data_survives_a_kill_of_a_server_on_a_file_inside_an_image() {
     require!(requires::tool("qemu-io"), requires::tool("mke2fs"));
     let (stand, image) = inside(64, 16);
     let path = image.path.to_str().unwrap();
@@ -171,7 +171,7 @@ fn client_that_is_killed_under_load_leaves_a_server_that_serves_others() {
 }
 
 #[test]
-fn full_disk_is_told_to_client_and_log_and_the_server_goes_on() {
+fn full_disk_is_reported_to_client_and_log_and_the_server_continues() {
     require!(requires::tool("nbdsh"), requires::tool("mke2fs"));
     let (stand, image) = inside(16, 64);
     let path = image.path.to_str().unwrap();

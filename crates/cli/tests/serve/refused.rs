@@ -39,7 +39,7 @@ fn image_of_another_format_is_served_only_when_raw_is_said() {
 }
 
 #[test]
-fn what_a_client_writes_to_a_raw_image_is_never_believed() {
+fn header_written_by_a_client_to_a_raw_image_is_ignored() {
     require!(requires::tool("qemu-img"), requires::tool("nbdcopy"));
     let stand = Stand::new();
     fs::write(stand.path("secret"), [7; 65_536]).unwrap();
@@ -65,7 +65,7 @@ fn what_a_client_writes_to_a_raw_image_is_never_believed() {
 }
 
 #[test]
-fn file_that_is_served_is_nobody_elses() {
+fn served_file_is_refused_to_others() {
     let stand = Stand::new();
     let file = stand.sparse("a.raw", 1);
     serve(&stand, &["a.raw", "b=a.raw"]).refused(4, &["a.raw", "in use"]);
@@ -174,7 +174,7 @@ fn disk_is_served_and_claimed() {
 }
 
 #[test]
-fn port_that_somebody_listens_on_is_in_use() {
+fn port_with_a_listener_is_in_use() {
     let stand = Stand::new();
     stand.sparse("a.raw", 1);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -15,7 +15,7 @@ fn bytes(file: &Path, state: &str) -> u64 {
 }
 
 #[test]
-fn space_stays_when_clients_trim_and_zero_unless_told_otherwise() {
+fn space_is_kept_on_trim_and_zero_unless_configured_otherwise() {
     require!(requires::tool("qemu-io"));
     let stand = Stand::new();
     for (more, holes) in [(&[][..], 0), (&["--discard", "unmap"], 2 * MIB)] {

@@ -28,7 +28,7 @@ fn foreground_server_prints_a_uri_for_each_export_and_ends_by_a_signal() {
 }
 
 #[test]
-fn background_server_is_told_of_and_lets_go_of_everything() {
+fn background_server_is_reported_and_releases_descriptors_and_terminal() {
     let stand = Stand::new();
     stand.sparse("a.raw", 1);
     let words = [
@@ -78,7 +78,7 @@ fn background_server_without_a_pid_file_prints_its_process() {
 }
 
 #[test]
-fn background_server_that_cannot_begin_says_why() {
+fn background_server_that_cannot_start_reports_the_reason() {
     let stand = Stand::new();
     run(&mut stand.command(&["none.raw", "--socket", "s", "--fork"])).refused(4, &["none.raw"]);
 }
@@ -110,7 +110,7 @@ fn client_that_connects_after_the_file_grew_sees_the_new_size() {
 }
 
 #[test]
-fn statistics_are_told_by_a_signal_and_clients_when_asked_for() {
+fn statistics_are_logged_on_a_signal_and_clients_on_request() {
     require!(requires::tool("qemu-io"));
     let stand = Stand::new();
     stand.sparse("a.raw", 1);

@@ -39,7 +39,7 @@ fn with_certificates(uri: &str, directory: &Path) -> String {
 }
 
 #[test]
-fn clients_are_let_in_by_their_certificates() {
+fn clients_are_admitted_by_certificate() {
     require!(requires::tool("nbdinfo"));
     let stand = Stand::new();
     stand.sparse("a.raw", 1);

@@ -24,7 +24,7 @@ fn read(stand: &Stand, serving: &Serving, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn volume_is_served_as_what_its_pool_says_and_is_in_use_meanwhile() {
+fn volume_is_served_in_its_format_and_is_in_use_meanwhile() {
     require!(requires::tool("nbdinfo"), requires::tool("qemu-io"));
     let stand = Stand::new();
     let pool = stand.path("pool");
@@ -100,7 +100,7 @@ fn volume_of_a_pool_in_an_image_is_served_through_its_journal() {
 }
 
 #[test]
-fn whoever_stands_in_the_way_is_named_by_every_command() {
+fn every_command_names_the_process_that_uses_the_file() {
     require!(requires::tool("qemu-io"));
     let stand = Stand::new();
     let pool_path = stand.path("pool");

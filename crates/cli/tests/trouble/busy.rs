@@ -49,7 +49,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn file_that_somebody_has_open_is_refused_with_who_it_is() {
+fn open_file_is_refused_with_the_process_name() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 64 * MIB);
     let file = scratch.path().join("a");
@@ -68,7 +68,7 @@ fn file_that_somebody_has_open_is_refused_with_who_it_is() {
 }
 
 #[test]
-fn opener_goes_on_and_materialize_stops_with_the_data_intact() {
+fn opener_continues_and_materialize_stops_with_the_data_intact() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 128 * MIB);
     let file = scratch.path().join("a");

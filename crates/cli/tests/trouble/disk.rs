@@ -132,7 +132,7 @@ fn file_system_without_fallocate_or_direct_io_is_written_in_order() {
 }
 
 #[test]
-fn materialize_that_meets_an_error_keeps_the_data_and_goes_on_later() {
+fn materialize_after_an_error_keeps_the_data_and_resumes() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     let file = fuse.path().join("a");

@@ -40,7 +40,7 @@ fn dropped_writes_under_a_forced_name_keep_the_old_file() {
 }
 
 #[test]
-fn fallocate_that_lies_is_found_out() {
+fn fallocate_with_false_success_is_detected() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     fuse.set_faults(Faults {
@@ -54,7 +54,7 @@ fn fallocate_that_lies_is_found_out() {
 }
 
 #[test]
-fn fallocate_that_lies_does_not_spare_the_writing() {
+fn fallocate_with_false_success_does_not_skip_the_writing() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     fuse.set_faults(Faults {
@@ -68,7 +68,7 @@ fn fallocate_that_lies_does_not_spare_the_writing() {
 }
 
 #[test]
-fn fallocate_whose_space_looks_like_data_does_not_spare_the_writing() {
+fn fallocate_with_space_mapped_as_data_does_not_skip_the_writing() {
     require!(Faulty::requirement());
     // Holes and data are all that can be seen here: what is allocated counts as data.
     let fuse = Faulty::new(64 * MIB, Faults::default());

@@ -46,7 +46,7 @@ fn reflinked_file_is_refused_and_unshared_on_request() {
 }
 
 #[test]
-fn part_that_is_not_shared_is_made_real_beside_a_shared_one() {
+fn unshared_part_is_materialized_next_to_a_shared_one() {
     require!(Filesystem::Xfs.requirement());
     let scratch = Scratch::new(Filesystem::Xfs, Filesystem::Xfs.size_bytes_min());
     let (file, copy) = (scratch.path().join("a"), scratch.path().join("copy"));
@@ -70,7 +70,7 @@ fn copy_on_write_file_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn copy_on_write_file_without_cow_is_made_real() {
+fn copy_on_write_file_without_cow_is_materialized() {
     require!(Filesystem::Btrfs.requirement());
     let scratch = Scratch::new(Filesystem::Btrfs, Filesystem::Btrfs.size_bytes_min());
     let directory = scratch.path().join("f");

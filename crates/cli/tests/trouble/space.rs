@@ -17,7 +17,7 @@ use crate::support::{
 };
 
 #[test]
-fn lack_of_space_is_told_with_the_amount_before_anything_is_written() {
+fn no_space_is_reported_with_the_amount_before_any_write() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     let words = [
@@ -33,7 +33,7 @@ fn lack_of_space_is_told_with_the_amount_before_anything_is_written() {
 }
 
 #[test]
-fn lack_of_space_is_told_before_anything_is_written_on_every_file_system() {
+fn no_space_is_reported_before_any_write_on_every_file_system() {
     for filesystem in Filesystem::ALL {
         if filesystem == Filesystem::Btrfs {
             continue;
@@ -97,7 +97,7 @@ fn space_that_runs_out_half_way_leaves_nothing() {
 }
 
 #[test]
-fn space_that_somebody_else_takes_meanwhile_leaves_nothing() {
+fn space_taken_by_another_process_leaves_no_file() {
     require!(Filesystem::Ext2.requirement());
     // Without fallocate space is taken as it is written.
     let scratch = Scratch::new(Filesystem::Ext2, 64 * MIB);
@@ -144,7 +144,7 @@ fn materialize_without_space_changes_nothing() {
 }
 
 #[test]
-fn quota_is_told_as_such_and_leaves_nothing() {
+fn quota_is_reported_as_such_and_leaves_no_file() {
     require!(Filesystem::Btrfs.requirement());
     let scratch = Scratch::new(Filesystem::Btrfs, 256 * MIB);
     let directory = scratch.limited_directory("limited", 16 * MIB);
@@ -157,7 +157,7 @@ fn quota_is_told_as_such_and_leaves_nothing() {
 }
 
 #[test]
-fn size_past_the_largest_file_of_the_file_system_is_told() {
+fn size_past_the_largest_file_of_the_file_system_is_reported() {
     for (filesystem, size) in [
         (Filesystem::Ext4, "16TiB"),
         (Filesystem::Ext4SmallBlocks, "5TiB"),
@@ -175,7 +175,7 @@ fn size_past_the_largest_file_of_the_file_system_is_told() {
 }
 
 #[test]
-fn limit_of_the_process_is_told_and_leaves_nothing() {
+fn file_size_limit_of_the_process_is_reported_and_leaves_no_file() {
     require!(requires::tool("sh"));
     let work = Workdir::new();
     let directory = work.directory("f");

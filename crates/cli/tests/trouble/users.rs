@@ -166,7 +166,7 @@ fn link_of_another_user_is_followed_as_the_kernel_follows_it() {
 }
 
 #[test]
-fn forced_creation_of_a_user_keeps_what_it_may_and_tells_the_rest() {
+fn forced_creation_by_a_user_keeps_permitted_attributes_and_reports_the_rest() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
     let directory = place.scratch.user_directory(NOBODY);
@@ -186,7 +186,7 @@ fn forced_creation_of_a_user_keeps_what_it_may_and_tells_the_rest() {
 }
 
 #[test]
-fn own_file_of_a_user_is_made_real() {
+fn own_file_of_a_user_is_materialized() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
     let file = place.scratch.user_directory(NOBODY).join("a");

@@ -70,7 +70,7 @@ fn exports_are_listed_and_the_first_is_the_default() {
 }
 
 #[test]
-fn export_name_goes_on_without_and_with_zeros() {
+fn export_name_continues_with_and_without_zeros() {
     let (server, _) = server(ServerOptions::default());
     for (flags, zeroes) in [(3, 0), (1, 124)] {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -183,7 +183,7 @@ fn client_that_vanishes_in_the_middle_of_a_request_changes_nothing() {
 }
 
 #[test]
-fn garbage_behind_requests_ends_the_connection_after_their_replies() {
+fn garbage_after_requests_closes_the_connection_after_their_replies() {
     for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
@@ -202,7 +202,7 @@ fn garbage_behind_requests_ends_the_connection_after_their_replies() {
 }
 
 #[test]
-fn flood_of_a_client_that_takes_no_replies_is_held_back() {
+fn flood_of_a_client_that_reads_no_replies_is_bounded() {
     let (server, _) = server(ServerOptions::default());
     let mut client = Client::ready(&server, None, &[]);
     let read = client.encode(READ, 0, 0, MIB);

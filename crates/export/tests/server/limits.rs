@@ -146,7 +146,7 @@ fn handshake_that_dawdles_is_cut_off() {
 }
 
 #[test]
-fn unix_and_tcp_clients_are_served_side_by_side() {
+fn unix_and_tcp_clients_are_served_concurrently() {
     let directory = tempfile::tempdir().unwrap();
     let (server, _) = server(ServerOptions::default());
     let path = directory.path().join("nbd.sock");

@@ -240,7 +240,7 @@ fn qemu_tools_convert_compare_and_map() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_at_depth() {
+fn fio_verifies_its_writes_at_depth() {
     require!(requires::tool("fio"));
     let help = run_any_status(tool("fio").arg("--enghelp=nbd")).unwrap();
     require!(requires::Requirement::new(

@@ -127,7 +127,7 @@ fn live(seed: u64) -> (Arc<CrashDevice>, Vec<Promise>) {
 }
 
 #[test]
-fn what_was_flushed_or_written_with_fua_survives_every_power_cut() {
+fn flushed_and_fua_writes_survive_every_power_cut() {
     let mut cuts = 0;
     for seed in 1..=3 {
         let (device, promises) = live(seed);

@@ -15,7 +15,7 @@ const ESHUTDOWN: u32 = 108;
 const TRIES: u32 = 100;
 
 #[test]
-fn shutdown_finishes_what_was_read_refuses_the_rest_and_flushes() {
+fn shutdown_completes_received_requests_refuses_the_rest_and_flushes() {
     assert!((0..TRIES).any(|_| shut_down_beside_a_write() == ESHUTDOWN));
 }
 
@@ -59,7 +59,7 @@ fn shut_down_beside_a_write() -> u32 {
 }
 
 #[test]
-fn shutdown_does_not_wait_for_clients_that_are_idle_or_take_no_replies() {
+fn shutdown_does_not_wait_for_idle_or_stalled_clients() {
     let (server, _) = server(ServerOptions::default());
     let _idle = Client::ready(&server, None, &[]);
     let _greeted = Client::new(&server);
@@ -73,7 +73,7 @@ fn shutdown_does_not_wait_for_clients_that_are_idle_or_take_no_replies() {
 }
 
 #[test]
-fn shutdown_tells_of_a_device_that_hangs_and_of_a_flush_that_fails() {
+fn shutdown_reports_a_hanging_device_and_a_failed_flush() {
     let (server, device) = server(ServerOptions::default());
     device.fail_at(u64::MAX, ErrorKind::Io);
     assert_eq!(

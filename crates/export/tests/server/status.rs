@@ -67,7 +67,7 @@ fn contexts_are_listed_by_name_and_namespace() {
 }
 
 #[test]
-fn status_tells_hole_unwritten_and_written_in_both_contexts() {
+fn status_distinguishes_hole_unwritten_and_written_in_both_contexts() {
     let (server, _) = server(ServerOptions::default());
     for style in [STRUCTURED, EXTENDED] {
         let mut client = Client::ready(&server, Some(style), &[ALLOCATION, STATE]);
@@ -154,7 +154,7 @@ fn status_and_zeroes_of_terabytes_take_one_extended_request() {
 }
 
 #[test]
-fn many_extents_are_told_in_bounded_pieces() {
+fn many_extents_are_reported_in_bounded_chunks() {
     let (server, device) = server(ServerOptions::default());
     for page in (0..16384).step_by(2) {
         device
@@ -175,7 +175,7 @@ fn many_extents_are_told_in_bounded_pieces() {
 }
 
 #[test]
-fn host_file_tells_unwritten_from_written() {
+fn host_file_distinguishes_unwritten_from_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.raw");
     std::fs::File::create(&path)

@@ -44,7 +44,7 @@ fn replies_do_not_wait_for_the_slowest() {
 }
 
 #[test]
-fn what_is_no_transfer_goes_on_beside_a_stream() {
+fn other_requests_continue_during_a_stream() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
@@ -124,7 +124,7 @@ fn more_transfers_than_a_stream_holds_are_all_made() {
 }
 
 #[test]
-fn client_that_vanishes_leaves_what_it_asked_for_done() {
+fn requests_of_a_disconnected_client_are_completed() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);

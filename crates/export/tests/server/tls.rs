@@ -121,7 +121,7 @@ fn requests_large_and_small_pass_through_tls() {
 }
 
 #[test]
-fn server_that_requires_tls_tells_nothing_before_it() {
+fn server_that_requires_tls_reveals_no_export_before_it() {
     let directory = tempfile::tempdir().unwrap();
     certificates(directory.path());
     let (_server, port) = tls_server(
@@ -149,7 +149,7 @@ fn server_that_requires_tls_tells_nothing_before_it() {
 }
 
 #[test]
-fn nbdinfo_is_let_in_with_a_certificate_and_kept_out_without() {
+fn nbdinfo_connects_only_with_a_certificate() {
     require!(requires::tool("nbdinfo"));
     let directory = tempfile::tempdir().unwrap();
     certificates(directory.path());

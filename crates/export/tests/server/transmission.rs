@@ -118,7 +118,7 @@ fn export_that_keeps_space_offers_no_trim_and_leaves_space_behind_zeros() {
 }
 
 #[test]
-fn zeroes_and_trim_change_what_is_read() {
+fn zeroes_and_trim_change_read_data() {
     let (server, _) = server(ServerOptions::default());
     let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
     for (command, flags) in [(ZEROES, 0), (ZEROES, NO_HOLE), (TRIM, 0)] {
@@ -263,7 +263,7 @@ fn slow_flush_does_not_hold_up_reads() {
 }
 
 #[test]
-fn flush_covers_what_another_connection_wrote() {
+fn flush_covers_writes_of_another_connection() {
     let (server, device) = server(ServerOptions::default());
     let mut writer = Client::ready(&server, None, &[]);
     let mut flusher = Client::ready(&server, None, &[]);
@@ -274,7 +274,7 @@ fn flush_covers_what_another_connection_wrote() {
 }
 
 #[test]
-fn disconnect_finishes_what_was_asked_for_before() {
+fn disconnect_completes_earlier_requests() {
     for takes in ALL {
         let (server, _) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);

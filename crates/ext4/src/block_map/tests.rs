@@ -298,7 +298,7 @@ fn consecutive_blocks_are_one_extent_as_far_as_one_block_says() {
 }
 
 #[test]
-fn hole_of_a_missing_indirect_block_ends_with_what_it_would_hold() {
+fn hole_of_a_missing_indirect_block_spans_its_whole_range() {
     let mut file = File::new();
     let second = DOUBLE + PER_BLOCK;
     file.put(second, 700, 1);

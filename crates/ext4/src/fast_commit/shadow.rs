@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shadow_reads_what_was_written_and_the_device_below_keeps_its_bytes(
+        fn shadow_reads_its_writes_and_the_device_below_is_unchanged(
             steps in prop::collection::vec((0u64..19, 1u64..9), 1..12),
         ) {
             // 19 blocks of 512 bytes: the last unit is half a one.

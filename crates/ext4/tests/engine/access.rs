@@ -416,7 +416,7 @@ fn access_time_moves_by_its_policy_and_lasts_from_the_last_close_on() {
 }
 
 #[test]
-fn whiteout_takes_the_place_of_what_was_moved() {
+fn whiteout_replaces_the_moved_name() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new("-t ext4", 16);
     let fs = image.open();

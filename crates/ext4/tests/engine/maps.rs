@@ -193,7 +193,7 @@ fn file_written_block_by_block_is_in_few_pieces() {
 }
 
 #[test]
-fn first_file_of_2_gib_says_so_in_the_superblock() {
+fn first_file_of_2_gib_sets_large_file_in_the_superblock() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     for options in [
         "-t ext3 -O ^large_file",
@@ -220,7 +220,7 @@ fn first_file_of_2_gib_says_so_in_the_superblock() {
 }
 
 #[test]
-fn node_without_extents_goes_with_its_file() {
+fn node_without_extents_is_freed_with_its_file() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", 16);
     let filesystem = image.open();

@@ -214,7 +214,7 @@ fn damage(device: &MemoryDevice) {
 }
 
 #[test]
-fn damage_is_noted_and_stops_changes_where_the_file_system_says_so() {
+fn damage_is_recorded_and_stops_changes_by_error_policy() {
     require!(requires::tool("mke2fs"));
     for (on_error, after) in [
         (Some(OnError::ReadOnly), Some(ErrorKind::ReadOnly)),

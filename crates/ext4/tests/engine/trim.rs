@@ -71,7 +71,7 @@ fn holes(device: &MemoryDevice, range: ByteRange) -> u64 {
 }
 
 #[test]
-fn trim_discards_what_is_free_and_nothing_else() {
+fn trim_discards_only_free_blocks() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     // Without a journal the allocator keeps a few blocks that are free in the bitmap.
     let journaled = |options: &&str| !options.contains("^has_journal");
@@ -143,7 +143,7 @@ fn blocks_that_a_transaction_has_freed_are_kept_until_it_commits() {
 }
 
 #[test]
-fn range_and_shortest_run_say_what_is_discarded() {
+fn range_and_shortest_run_bound_the_discards() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4 -b 4096", 32);
     let filesystem = image.open_with(patient());
@@ -179,7 +179,7 @@ fn range_and_shortest_run_say_what_is_discarded() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn contradictory_options_are_refused() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4 -b 4096", 16);
     let kind = |result: Result<u64>| result.unwrap_err().kind();

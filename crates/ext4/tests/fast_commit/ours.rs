@@ -92,7 +92,7 @@ fn judge(left: &(Snapshot, Tree), what: &str) {
 }
 
 #[test]
-fn what_was_synced_by_fast_commits_is_there_in_every_hand() {
+fn fast_commits_are_replayed_by_every_implementation() {
     require!(Kind::Ext4FastCommit.requirement(), requires::tool("e2fsck"));
     for format in FORMATS {
         let open = Open::new(format);
@@ -149,7 +149,7 @@ fn what_was_synced_by_fast_commits_is_there_in_every_hand() {
 }
 
 #[test]
-fn what_records_cannot_say_is_committed_in_full() {
+fn change_without_a_record_is_committed_in_full() {
     require!(requires::tool("mke2fs"));
     type Act = fn(&Open, &Node);
     let cases: [(&str, Act); 8] = [

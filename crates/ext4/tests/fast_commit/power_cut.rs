@@ -118,7 +118,7 @@ fn act(random: &mut fastrand::Rng, root: &Node, name: &str, other: &str) -> Opti
 }
 
 #[test]
-fn what_was_synced_survives_every_power_cut() {
+fn synced_data_survives_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let (mut cuts, mut fast) = (0, 0);
     for seed in 0..2 {

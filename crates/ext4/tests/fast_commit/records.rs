@@ -436,7 +436,7 @@ fn random_records_are_carried_out_wholly_or_refused() {
 }
 
 #[test]
-fn power_cut_during_replay_leaves_records_or_what_they_say() {
+fn power_cut_during_replay_leaves_records_or_their_effect() {
     require!(
         requires::tool("mke2fs"),
         requires::tool("e2fsck"),

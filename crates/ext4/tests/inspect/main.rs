@@ -75,7 +75,7 @@ fn free_blocks(fs: &Filesystem) -> u64 {
 }
 
 #[test]
-fn what_was_made_is_seen_before_and_after_closing() {
+fn created_files_are_visible_before_and_after_closing() {
     require!(requires::tool("mke2fs"));
     for options in ["-b 4096", "-b 1024 -O ^flex_bg,^metadata_csum"] {
         let device = device(options);

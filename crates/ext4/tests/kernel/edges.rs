@@ -25,7 +25,7 @@ const MODES: [FallocateMode; 7] = [
 ];
 
 #[test]
-fn every_mode_at_every_edge_does_what_the_kernel_does() {
+fn every_mode_at_every_edge_matches_the_kernel() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f);
     for options in [

@@ -138,7 +138,7 @@ fn punch_past_the_largest_file_is_refused() {
 
 /// The map panicked.
 #[test]
-fn map_of_a_range_past_the_end_has_what_is_allocated_there() {
+fn map_of_a_range_past_the_end_has_the_blocks_allocated_there() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     run(
         "-t ext4 -b 4096",

@@ -101,7 +101,7 @@ fn attributes_survive_every_power_cut() {
 }
 
 #[test]
-fn log_that_goes_round_survives_every_power_cut() {
+fn log_that_wraps_survives_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let formats = [("plain", PLAIN), ("many groups", MANY_GROUPS)];
     survives("round", &formats, scripts::round_and_round, 24, 1000);

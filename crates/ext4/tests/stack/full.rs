@@ -138,7 +138,7 @@ fn require_that_is_refused_unchanged_is_clean() {
 }
 
 #[test]
-fn require_that_is_refused_halfway_keeps_only_what_has_a_place() {
+fn require_refused_halfway_keeps_only_assigned_blocks() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let tower = tower(&[640, 512], Assign::Require);
     let top = tower.top();

@@ -166,7 +166,7 @@ impl Script {
 }
 
 #[test]
-fn what_is_accepted_is_written_back_when_the_level_below_is_full() {
+fn accepted_writes_are_written_back_when_the_layer_below_is_full() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let ground = Tower::build(&SIZES);
     let (mut done, mut refused) = (0, 0);
@@ -219,7 +219,7 @@ fn what_is_accepted_is_written_back_when_the_level_below_is_full() {
 }
 
 #[test]
-fn opening_tells_that_there_is_no_space_for_the_file_system_itself() {
+fn opening_without_space_for_the_metadata_is_no_space() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let tower = Tower::open(Arc::new(Tower::build(&SIZES)), 1, Assign::Require);
     fill(tower.lowest(), 0);

@@ -91,7 +91,7 @@ fn every(
 }
 
 #[test]
-fn error_of_any_read_is_told_and_leaves_a_good_file_system() {
+fn error_of_any_read_is_returned_and_leaves_a_valid_file_system() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     for options in [PLAIN, OLD, MAPS] {
         let reads = every(
@@ -107,7 +107,7 @@ fn error_of_any_read_is_told_and_leaves_a_good_file_system() {
 }
 
 #[test]
-fn error_of_any_write_is_told_and_keeps_what_was_synced() {
+fn error_of_any_write_is_returned_and_keeps_synced_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let kinds = [OperationKind::Write, OperationKind::WriteZeroes];
     for (number, done) in [Done::Nothing, Done::Part, Done::All]
@@ -121,7 +121,7 @@ fn error_of_any_write_is_told_and_keeps_what_was_synced() {
 }
 
 #[test]
-fn error_of_any_flush_is_told_and_keeps_what_was_synced() {
+fn error_of_any_flush_is_returned_and_keeps_synced_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let flushes = every(
         PLAIN,
@@ -135,7 +135,7 @@ fn error_of_any_flush_is_told_and_keeps_what_was_synced() {
 }
 
 #[test]
-fn device_that_is_gone_from_some_request_on_keeps_what_was_synced() {
+fn device_that_disappears_at_any_request_keeps_synced_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     every(
         PLAIN,
@@ -148,7 +148,7 @@ fn device_that_is_gone_from_some_request_on_keeps_what_was_synced() {
 }
 
 #[test]
-fn thin_device_without_space_from_some_write_on_keeps_what_was_synced() {
+fn thin_device_full_at_any_write_keeps_synced_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let kinds = [
         OperationKind::Write,
@@ -159,7 +159,7 @@ fn thin_device_without_space_from_some_write_on_keeps_what_was_synced() {
 }
 
 #[test]
-fn device_that_becomes_read_only_keeps_what_was_synced() {
+fn device_that_becomes_read_only_keeps_synced_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let kinds = [
         OperationKind::Write,

@@ -37,7 +37,7 @@ fn fill(filesystem: &Filesystem, left: u64) {
 }
 
 #[test]
-fn no_space_at_any_block_is_told_and_leaves_a_good_file_system() {
+fn no_space_at_any_block_is_returned_and_leaves_a_valid_file_system() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let mut judge = Judge::new();
     for options in [PLAIN, OLD, MAPS] {
@@ -89,7 +89,7 @@ fn no_space_at_any_block_is_told_and_leaves_a_good_file_system() {
 }
 
 #[test]
-fn no_inode_left_is_told_and_leaves_a_good_file_system() {
+fn no_inode_left_is_returned_and_leaves_a_valid_file_system() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let mut judge = Judge::new();
     let base = make("-t ext4 -b 1024 -J size=1 -N 16 -m 0", 2500);

@@ -50,7 +50,7 @@ fn make_file(filesystem: &Filesystem, name: &str, pieces: u64) {
 }
 
 #[test]
-fn removed_file_with_a_damaged_map_is_told_of_and_does_not_keep_the_file_system_closed() {
+fn removed_file_with_a_damaged_map_is_reported_and_the_file_system_opens() {
     require!(
         requires::tool("mke2fs"),
         requires::tool("e2fsck"),
@@ -159,7 +159,7 @@ fn list_of_orphans_that_does_not_go_on_is_cut_there() {
 }
 
 #[test]
-fn name_goes_where_the_orphan_file_is_damaged_as_the_list_takes_the_inode() {
+fn unlink_with_a_damaged_orphan_file_uses_the_orphan_list() {
     require!(
         requires::tool("mke2fs"),
         requires::tool("e2fsck"),

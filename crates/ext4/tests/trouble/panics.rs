@@ -130,7 +130,7 @@ fn panic_at_any_request_leaves_no_half_change_and_is_noted() {
 }
 
 #[test]
-fn panic_without_a_journal_leaves_what_can_be_repaired_and_is_noted() {
+fn panic_without_a_journal_is_recorded_and_repairable() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let mut judge = Judge::new();
     let watch = Watch::new();

@@ -173,7 +173,7 @@ fn orphans_of_a_frozen_file_system_are_counted_and_no_findings() {
 }
 
 #[test]
-fn check_tells_progress_and_stops_when_asked() {
+fn check_reports_progress_and_stops_on_cancel() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4 -b 1024", 64);
     let device = MemoryDevice::from_bytes(&image.bytes());

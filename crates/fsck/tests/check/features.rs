@@ -97,7 +97,7 @@ fn damage_of_directories_in_inodes_is_found() {
 }
 
 #[test]
-fn inodes_of_the_hurd_keep_what_linux_does_not_know() {
+fn inodes_of_the_hurd_keep_fields_unknown_to_linux() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = populated("-t ext2 -o hurd -b 1024");
     assert_clean(&image, "hurd");

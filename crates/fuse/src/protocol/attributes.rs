@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn change_has_only_what_is_marked_as_valid() {
+    fn change_has_only_fields_marked_as_valid() {
         let mut setattr = SetattrIn::read_from_bytes(&[0xff; 88]).unwrap();
         setattr.valid = 0;
         assert_eq!(setattr.change(), AttributeChange::default());

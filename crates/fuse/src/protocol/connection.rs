@@ -237,7 +237,7 @@ mod tests {
     };
 
     #[test]
-    fn agreement_has_what_both_want_and_nothing_else() {
+    fn agreement_has_only_the_options_of_both_sides() {
         let mine = Capabilities::all().bits();
         let agreed = PREFERENCES.agree(&offer(7, 45, u64::MAX)).unwrap();
         assert_eq!(agreed.capabilities.bits(), mine);

@@ -282,7 +282,7 @@ fn every_operation_cut_short_is_refused_and_not_called() {
 }
 
 #[test]
-fn answers_carry_what_the_file_system_says() {
+fn answers_carry_the_results_of_the_file_system() {
     let mut bench = Fixture::new();
     let mut ask = |opcode: u32, body: &[u8]| bench.ask(opcode, body).unwrap();
     let u32_at =
@@ -378,7 +378,7 @@ fn after_a_panic_everything_is_an_error_and_nothing_is_called() {
 }
 
 #[test]
-fn end_is_told_once_when_all_is_well() {
+fn end_is_reported_once_on_success() {
     let bench = Fixture::new();
     bench.server.finish();
     assert_eq!(bench.recorder.taken(), "destroy");

@@ -255,7 +255,7 @@ fn change_behind_the_kernel_is_seen_after_the_notice_also_with_one_thread() {
 }
 
 #[test]
-fn nodes_are_forgotten_when_the_kernel_lets_them_go() {
+fn nodes_are_dropped_when_the_kernel_forgets_them() {
     require!(can_mount());
     let stand = Stand::new("");
     for number in 0..50 {

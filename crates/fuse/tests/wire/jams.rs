@@ -43,7 +43,7 @@ fn hold_up(stand: &Stand, cpu: usize, number: u64) -> Child {
 }
 
 #[test]
-fn request_behind_one_that_never_ends_is_answered_though_nobody_asks_again() {
+fn request_behind_a_blocked_one_is_answered_without_further_requests() {
     require!(
         can_mount(),
         requires::tool("fallocate"),

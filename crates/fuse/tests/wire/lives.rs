@@ -80,7 +80,7 @@ fn panic_is_an_error_for_every_caller_and_for_the_server() {
 }
 
 #[test]
-fn signal_ends_an_operation_that_looks_for_it_and_nobody_waits_meanwhile() {
+fn signal_ends_a_cancellable_operation_without_blocking_others() {
     require!(can_mount(), requires::tool("fallocate"));
     for (threads, signal) in [(1, Signal::INT), (2, Signal::KILL)] {
         let stand = Stand::new(&format!("threads={threads}"));

@@ -206,7 +206,7 @@ fn user_unmounts_from_inside() {
 }
 
 #[test]
-fn mount_goes_when_the_server_is_killed() {
+fn mount_is_removed_when_the_server_is_killed() {
     require!(can_mount(), can_make_rooms());
     for uid in [0, NOBODY] {
         let mut server = Server::start(uid, "auto_unmount");
@@ -232,7 +232,7 @@ fn mount_without_auto_unmount_stays_when_the_server_is_killed_and_is_named() {
 }
 
 #[test]
-fn refusal_of_fusermount_is_told() {
+fn refusal_of_fusermount_is_reported() {
     require!(can_mount(), can_make_rooms());
     let room = Room::new(NOBODY);
     let mut server = room.command(NOBODY, &room.program);

@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn dig_frees_the_whole_blocks_of_what_is_reported_and_nothing_else(
+    fn dig_frees_only_whole_blocks_of_reported_ranges(
         model in models(),
         range in ranges(),
     ) {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_kinds_are_told_apart() {
+    fn entry_kinds_are_distinguished() {
         let mapping = |raw| L2Entry(raw).mapping(geometry(), false, 0).unwrap();
         assert_eq!(mapping(0), Mapping::Unallocated);
         assert_eq!(mapping(1), Mapping::Zero(None));

@@ -265,7 +265,7 @@ fn image_of_a_killed_writer_that_contradicts_itself_is_left_as_it_is() {
 }
 
 #[test]
-fn autoclear_feature_that_nobody_knows_is_cleared_before_writing() {
+fn unknown_autoclear_feature_is_cleared_before_writing() {
     require!(qemu_img());
     let mut victim = Victim::new();
     victim.set(0x58, &[0x80]);
@@ -275,7 +275,7 @@ fn autoclear_feature_that_nobody_knows_is_cleared_before_writing() {
 }
 
 #[test]
-fn image_that_needs_a_companion_says_so() {
+fn image_without_its_referenced_file_is_refused_with_its_name() {
     require!(qemu_img());
     let ground = Ground::new();
     let backed = ground.qcow2("a.qcow2", "backing_file=/etc/hostname,backing_fmt=raw", MIB);

@@ -327,7 +327,7 @@ fn compressed_image_reads_as_it_was_written() {
 }
 
 #[test]
-fn snapshots_keep_what_they_hold_while_the_disk_is_written() {
+fn snapshots_keep_their_data_while_the_disk_is_written() {
     require!(qemu_img());
     let ground = Ground::new();
     let path = ground.qcow2("image.qcow2", "cluster_size=4k", SIZE);

@@ -59,7 +59,7 @@ fn allocated_bytes(path: &Path) -> u64 {
 }
 
 #[test]
-fn status_and_extents_tell_what_is_below() {
+fn status_and_extents_include_the_layers_below() {
     require!(qemu_img());
     let ground = Ground::new();
     let path = ground.qcow2("image.qcow2", "", 16 * CLUSTER);
@@ -96,7 +96,7 @@ fn status_and_extents_tell_what_is_below() {
 }
 
 #[test]
-fn compressed_and_shared_clusters_are_told() {
+fn compressed_and_shared_clusters_are_reported() {
     require!(qemu_img());
     let ground = Ground::new();
     let raw = ground.path("a.raw");

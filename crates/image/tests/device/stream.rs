@@ -231,7 +231,7 @@ fn zeros() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_mapped_or_gets_its_place_goes_by_the_stream() {
+fn mapped_and_newly_mapped_requests_use_the_stream() {
     require!(qemu_img());
     let kinds = [
         "cluster_size=4k",
@@ -318,7 +318,7 @@ impl Drop for End<'_> {
 }
 
 #[test]
-fn clusters_that_others_discard_are_used_again_when_nobody_writes_there() {
+fn discarded_clusters_are_reused_without_writers_in_flight() {
     require!(qemu_img());
     let ground = Ground::new();
     let path = ground.qcow2("image.qcow2", "cluster_size=16k", SIZE);
@@ -369,7 +369,7 @@ fn clusters_that_others_discard_are_used_again_when_nobody_writes_there() {
 }
 
 #[test]
-fn lack_of_space_fails_who_needs_it() {
+fn no_space_fails_the_request_that_needs_it() {
     require!(requires::root(), qemu_img());
     let scratch = Scratch::new(Filesystem::Ext4, 24 * MIB);
     let path = scratch.path().join("a.qcow2");

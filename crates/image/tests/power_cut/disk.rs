@@ -116,7 +116,7 @@ fn changes_on_a_disk_survive_cuts_and_show_nothing_old() {
 }
 
 #[test]
-fn what_is_shared_compressed_or_tracked_survives_cuts_on_a_disk() {
+fn shared_compressed_and_tracked_clusters_survive_cuts_on_a_disk() {
     require!(qemu_img());
     let shared = with_snapshots(4096);
     cut_on_disk("grow", &shared, resized(90 * KIB, Preallocation::Metadata));

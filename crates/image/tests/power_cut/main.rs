@@ -240,7 +240,7 @@ fn compressed(cluster_bytes: u64) -> Vec<u8> {
 }
 
 #[test]
-fn expanding_what_is_compressed_survives_cuts() {
+fn expanding_compressed_clusters_survives_cuts() {
     require!(qemu_img());
     for cluster_bytes in [4096, 65536] {
         let before = compressed(cluster_bytes);

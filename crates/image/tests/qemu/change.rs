@@ -121,7 +121,7 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
 }
 
 #[test]
-fn what_a_change_that_was_cut_off_left_is_given_back() {
+fn clusters_leaked_by_an_interrupted_change_are_freed() {
     require!(qemu_img(), tool("qemu-io"));
     let ground = Ground::new();
     let image = ground.path("a.qcow2");
@@ -167,7 +167,7 @@ fn growth_past_every_table_moves_them() {
 }
 
 #[test]
-fn what_was_cut_off_does_not_come_back() {
+fn data_cut_off_by_a_shrink_does_not_reappear() {
     require!(qemu_img(), tool("qemu-io"));
     let ground = Ground::new();
     for cluster_bytes in [512, 64 * KIB, 2 * MIB] {
@@ -288,7 +288,7 @@ fn materialized_images_keep_their_data_and_are_written() {
 }
 
 #[test]
-fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
+fn unsupported_change_in_place_is_refused_without_effect() {
     require!(qemu_img(), tool("qemu-io"));
     let ground = Ground::new();
     std::fs::write(ground.path("base.raw"), vec![9; 1 << 20]).unwrap();

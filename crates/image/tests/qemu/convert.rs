@@ -174,7 +174,7 @@ fn chains_compressed_and_larger_copies_are_whole() {
 }
 
 #[test]
-fn copy_over_a_backing_file_has_what_differs_alone() {
+fn copy_over_a_backing_file_has_only_differing_clusters() {
     require!(qemu_img(), tool("qemu-io"));
     let ground = Ground::new();
     let raw = source(&ground);

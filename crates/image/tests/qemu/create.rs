@@ -286,7 +286,7 @@ fn qemu_writes_into_new_images_without_leaks() {
 }
 
 #[test]
-fn measure_says_what_qemu_says() {
+fn measure_equals_qemu() {
     require!(qemu_img());
     for cluster_bytes in [512, 4096, 64 * KIB, 2 * MIB] {
         for refcount_bits in [1, 16, 64] {
@@ -328,7 +328,7 @@ fn measure_says_what_qemu_says() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name_and_leaves_nothing() {
+fn invalid_options_are_refused_by_name_and_leave_no_file() {
     let ground = Ground::new();
     let data = || DataFile {
         name: ground.path("data"),

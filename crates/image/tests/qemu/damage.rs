@@ -97,7 +97,7 @@ fn counts_above_the_uses_are_lowered_as_qemu_does() {
 }
 
 #[test]
-fn what_qemu_refuses_is_found_and_not_called_repaired() {
+fn image_refused_by_qemu_is_reported_and_not_called_repaired() {
     require!(qemu_img(), tool("qemu-io"));
     let ground = Ground::new();
     let image = ground.path("a.qcow2");

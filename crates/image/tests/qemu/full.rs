@@ -52,7 +52,7 @@ fn written(ground: &Ground, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn file_of_a_full_image_is_as_large_as_was_told() {
+fn file_of_a_full_image_has_the_reported_size() {
     require!(qemu_img(), tool("qemu-io"));
     for words in [
         "compat=1.1",
@@ -87,7 +87,7 @@ fn file_of_a_full_image_is_as_large_as_was_told() {
 }
 
 #[test]
-fn file_of_a_full_image_that_was_resized_is_as_large_as_was_told() {
+fn file_of_a_resized_full_image_has_the_reported_size() {
     require!(qemu_img());
     for preallocation in Preallocation::ALL {
         for cluster_bytes in [512, 64 * KIB] {
@@ -111,7 +111,7 @@ fn file_of_a_full_image_that_was_resized_is_as_large_as_was_told() {
 }
 
 #[test]
-fn image_whose_refcounts_are_behind_is_not_larger_than_was_told() {
+fn image_with_outdated_refcounts_is_not_larger_than_reported() {
     require!(qemu_img(), tool("qemu-io"));
     for cluster in ["512", "64k"] {
         let ground = Ground::new();

@@ -186,7 +186,7 @@ fn images_of_every_option_are_understood() {
 }
 
 #[test]
-fn preallocation_is_told_as_found() {
+fn preallocation_is_reported_as_found() {
     require!(qemu_img());
     let ground = Ground::new();
     for preallocation in Preallocation::ALL {

@@ -136,7 +136,7 @@ fn damaged_descriptor_of_a_committed_transaction_is_an_error_that_names_it() {
 }
 
 #[test]
-fn damage_of_the_whole_log_is_survived_for_every_format() {
+fn recovery_survives_a_damaged_log_in_every_format() {
     let mut random = fastrand::Rng::with_seed(7);
     for format in FORMATS {
         let whole = leave_log(format);
@@ -203,7 +203,7 @@ fn log_without_a_commit_block_has_an_end() {
 }
 
 #[test]
-fn hostile_log_touches_homes_alone() {
+fn hostile_log_writes_only_file_system_blocks() {
     let mut random = fastrand::Rng::with_seed(10);
     let mut replayed = 0;
     for _ in 0..500 {
@@ -225,7 +225,7 @@ fn hostile_log_touches_homes_alone() {
 }
 
 #[test]
-fn copy_of_a_block_that_is_no_home_is_an_error() {
+fn copy_of_a_block_outside_the_file_system_is_an_error() {
     // Without checksums the number can be changed alone: the first tag of the first descriptor.
     let format = FORMATS[0];
     for wrong in [HOMES as u32, HOMES as u32 + BLOCKS, u32::MAX] {

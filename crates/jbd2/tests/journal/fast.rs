@@ -85,7 +85,7 @@ fn fast_commits_follow_each_other_and_end_with_the_next_transaction() {
 }
 
 #[test]
-fn block_that_is_wanted_home_is_there_and_still_in_the_log() {
+fn block_written_in_place_on_request_is_kept_in_the_log() {
     let device = Arc::new(device(BLOCKS));
     let journal = journal(&device);
     journal.commit(transaction(3, 1)).unwrap();
@@ -102,7 +102,7 @@ fn block_that_is_wanted_home_is_there_and_still_in_the_log() {
 }
 
 #[test]
-fn resumed_journal_goes_on_with_the_transaction_of_the_fast_commits() {
+fn resumed_journal_continues_with_the_transaction_of_the_fast_commits() {
     let device = Arc::new(device(BLOCKS));
     let old = journal(&device);
     old.commit(transaction(3, 1)).unwrap();

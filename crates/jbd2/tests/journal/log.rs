@@ -18,7 +18,7 @@ fn commit(journal: &Journal, version: u64, blocks: impl IntoIterator<Item = u64>
 }
 
 #[test]
-fn committed_block_is_found_until_it_is_home() {
+fn committed_block_is_found_until_it_is_checkpointed() {
     let device = Arc::new(device(100));
     let journal = open(device.clone(), 100, V3);
     commit(&journal, 1, [7]);
@@ -35,7 +35,7 @@ fn committed_block_is_found_until_it_is_home() {
 }
 
 #[test]
-fn revoked_block_never_comes_home() {
+fn revoked_block_is_never_checkpointed() {
     let device = Arc::new(device(100));
     let journal = open(device.clone(), 100, V3);
     commit(&journal, 1, [7, 8]);
@@ -96,7 +96,7 @@ fn transaction_larger_than_the_log_is_refused_and_harms_nothing() {
 }
 
 #[test]
-fn blocks_that_are_no_homes_are_refused() {
+fn blocks_outside_the_file_system_are_refused() {
     let device = Arc::new(device(100));
     let journal = open(device, 100, V3);
     let refused = |block, contents: Arc<[u8]>| {

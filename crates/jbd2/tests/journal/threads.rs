@@ -29,7 +29,7 @@ fn begin(device: impl Device + 'static, options: TransactionOptions) -> Transact
 }
 
 #[test]
-fn changes_of_many_threads_are_home_after_the_log_was_emptied() {
+fn changes_of_many_threads_are_in_place_after_emptying_the_log() {
     let device = Arc::new(device(BLOCKS));
     let transactions = begin(device.clone(), NEVER);
     let versions: Vec<AtomicU64> = (0..PAIRS).map(|_| AtomicU64::new(0)).collect();
@@ -61,7 +61,7 @@ fn changes_of_many_threads_are_home_after_the_log_was_emptied() {
 }
 
 #[test]
-fn what_was_committed_survives_power_cuts_under_load() {
+fn committed_transactions_survive_power_cuts_under_load() {
     for seed in 0..12 {
         survive_a_power_cut(seed);
     }
@@ -105,7 +105,7 @@ fn survive_a_power_cut(seed: u64) {
 }
 
 #[test]
-fn who_waits_for_one_transaction_shares_its_commit() {
+fn waiters_for_one_transaction_share_its_commit() {
     let transactions = begin(device(BLOCKS), NEVER);
     let barrier = Barrier::new(4);
     thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn who_waits_for_one_transaction_shares_its_commit() {
 }
 
 #[test]
-fn interval_commits_what_nobody_asks_for() {
+fn interval_commits_without_a_request() {
     let options = TransactionOptions {
         interval: Duration::from_millis(20),
         ..NEVER
@@ -236,7 +236,7 @@ fn handle_in_a_handle_is_a_mistake() {
 }
 
 #[test]
-fn transactions_dropped_without_an_end_leave_what_a_crash_leaves() {
+fn transactions_dropped_without_an_end_leave_the_state_of_a_crash() {
     let device = Arc::new(device(BLOCKS));
     let transactions = begin(device.clone(), NEVER);
     let (_, transaction) = change(&transactions, 3).unwrap();

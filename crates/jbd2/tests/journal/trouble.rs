@@ -32,7 +32,7 @@ fn failing(operation: OperationKind, number: u64, done: Done) -> Arc<Faulty> {
 }
 
 #[test]
-fn error_at_any_write_stops_the_journal_and_keeps_what_was_committed() {
+fn error_at_any_write_stops_the_journal_and_keeps_committed_data() {
     for done in [Done::Nothing, Done::Part, Done::All] {
         let mut number = 1;
         while fails_at_write(number, done) {
@@ -107,7 +107,7 @@ fn recover_and_compare(device: &MemoryDevice, promised: &[u64], number: u64) {
 }
 
 #[test]
-fn stopped_journal_says_so_to_e2fsck() {
+fn stopped_journal_is_visible_to_e2fsck() {
     let device = failing(OperationKind::Write, 5, Done::Nothing);
     let transactions = begin(device.clone());
     while change(&transactions, 1)
@@ -283,7 +283,7 @@ impl Client for Panics {
 }
 
 #[test]
-fn panic_of_the_client_lets_nobody_wait_for_ever() {
+fn panic_of_the_client_wakes_every_waiter() {
     let journal = open(device(BLOCKS), BLOCKS, V3);
     let transactions = Transactions::new(journal, Panics, NEVER).unwrap();
     let error = transactions.commit(transactions.running()).unwrap_err();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_an_image_is_refused_by_name() {
+    fn unknown_option_of_an_image_is_refused_by_name() {
         for (inside, target, word) in [
             ("", "<compat>2</compat>", "compat"),
             ("", "<clusterSize unit='x'>1</clusterSize>", "clusterSize"),

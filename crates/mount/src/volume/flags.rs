@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ext4_does_not_have_is_refused() {
+    fn operation_unsupported_by_ext4_is_refused() {
         let refused = |change: fn(&mut ExtendedFlags)| {
             let mut flags = ExtendedFlags::default();
             change(&mut flags);

@@ -129,7 +129,7 @@ fn probe_answers_on_files_and_directories() {
 }
 
 #[test]
-fn fallocate_call_meets_data_that_was_not_synced() {
+fn fallocate_call_handles_unsynced_data() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f, requires::tool("perl"));
     for options in OPTIONS {
@@ -249,7 +249,7 @@ fn fallocate_call_is_refused_as_fallocate_is() {
 }
 
 #[test]
-fn kernel_without_a_writeback_cache_knows_what_the_call_did() {
+fn kernel_without_a_writeback_cache_sees_the_effect_of_the_call() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f, requires::tool("perl"));
     let ours = Ours::new(16, "no_writeback");
@@ -313,7 +313,7 @@ fn calls_wait_for_data_that_is_on_its_way() {
 }
 
 #[test]
-fn shutdown_ends_the_file_system_as_a_crash_after_what_was_asked_for() {
+fn shutdown_ends_the_file_system_as_a_crash_after_the_requested_sync() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f, requires::tool("perl"));
     const SHUTDOWN: u32 = 0x8004_587D;

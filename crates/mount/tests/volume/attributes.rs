@@ -50,7 +50,7 @@ fn times_are_kept_to_the_nanosecond() {
 }
 
 #[test]
-fn size_is_changed_within_what_a_file_can_have() {
+fn size_is_changed_within_the_limits_of_a_file() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);
@@ -102,7 +102,7 @@ fn owner_change_takes_privileges_also_by_root() {
 }
 
 #[test]
-fn truncation_takes_privileges_where_the_kernel_says_so() {
+fn truncation_drops_privileges_on_request_of_the_kernel() {
     let [a, b] = needs();
     require!(a, b);
     let mut kernel = Kernel::new(16);

@@ -53,7 +53,7 @@ fn states(kernel: &Kernel, node: NodeId) -> Vec<(u64, u64, ExtentState)> {
 }
 
 #[test]
-fn probe_tells_that_this_is_a_mount_of_extant() {
+fn probe_reports_a_mount_of_extant() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);
@@ -235,7 +235,7 @@ fn fallocate_call_obeys_the_limit_of_the_caller() {
 }
 
 #[test]
-fn extent_map_goes_on_from_page_to_page() {
+fn extent_map_continues_across_pages() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(32);
@@ -300,7 +300,7 @@ fn flags_are_those_of_chattr() {
 }
 
 #[test]
-fn version_and_label_are_told() {
+fn version_and_label_are_reported() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);

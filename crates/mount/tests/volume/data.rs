@@ -68,7 +68,7 @@ fn open_with_truncation_cuts_and_takes_privileges() {
 }
 
 #[test]
-fn immutable_and_append_only_files_are_opened_for_what_they_allow() {
+fn immutable_and_append_only_files_open_for_permitted_access() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);
@@ -96,7 +96,7 @@ fn immutable_and_append_only_files_are_opened_for_what_they_allow() {
 }
 
 #[test]
-fn write_takes_privileges_by_who_writes() {
+fn write_drops_privileges_by_writer() {
     let [a, b] = needs();
     require!(a, b);
     let mut kernel = Kernel::new(16);
@@ -126,7 +126,7 @@ fn write_takes_privileges_by_who_writes() {
 }
 
 #[test]
-fn capability_goes_with_any_write() {
+fn capability_is_removed_by_any_write() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);

@@ -55,7 +55,7 @@ fn every_name_is_listed_once_however_few_fit() {
 }
 
 #[test]
-fn listing_goes_on_behind_a_name_that_was_removed() {
+fn listing_continues_behind_a_removed_name() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);

@@ -31,7 +31,7 @@ fn free_inodes(kernel: &Kernel) -> u64 {
 }
 
 #[test]
-fn node_is_known_until_every_use_is_given_back() {
+fn node_is_known_until_every_use_is_released() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);
@@ -51,7 +51,7 @@ fn node_is_known_until_every_use_is_given_back() {
 }
 
 #[test]
-fn file_without_name_goes_with_its_last_use() {
+fn file_without_name_is_freed_with_its_last_handle() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);

@@ -180,7 +180,7 @@ fn trim(kernel: &Kernel, range: [u64; 3]) -> Result<u64> {
 }
 
 #[test]
-fn trim_discards_free_space_for_those_who_may() {
+fn trim_discards_free_space_for_permitted_users() {
     let [a, b] = needs();
     require!(a, b);
     let mut kernel = Kernel::new(16);

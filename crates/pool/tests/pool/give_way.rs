@@ -168,7 +168,7 @@ fn stream_of_callers_does_not_starve_a_job() {
 }
 
 #[test]
-fn jobs_of_two_processes_get_on_side_by_side() {
+fn jobs_of_two_processes_progress_concurrently() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     let (one, other) = (&stand.pool, other_pool(&stand));
@@ -246,7 +246,7 @@ fn turn_of(stand: &Stand) -> fs::File {
 }
 
 #[test]
-fn job_waits_for_who_does_not_give_way_and_can_be_cancelled() {
+fn job_waiting_for_a_user_that_does_not_yield_can_be_cancelled() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     let other = other_pool(&stand);
@@ -273,7 +273,7 @@ fn job_waits_for_who_does_not_give_way_and_can_be_cancelled() {
 }
 
 #[test]
-fn who_waits_too_long_for_an_image_is_told_whose_job_is_at_work_there() {
+fn timeout_on_an_image_reports_the_job_that_owns_it() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     let other = other_pool(&stand);

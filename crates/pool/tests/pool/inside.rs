@@ -42,7 +42,7 @@ fn new(kind: NewKind<'_>) -> NewNode<'_> {
 }
 
 #[test]
-fn volumes_of_an_image_are_what_was_asked_for() {
+fn volumes_of_an_image_have_the_requested_properties() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     let pool = &stand.pool;
@@ -141,7 +141,7 @@ fn wipe_in_an_image_overwrites_in_place_or_gives_space_back() {
 }
 
 #[test]
-fn resize_in_an_image_keeps_data_and_shrinks_only_when_told() {
+fn resize_in_an_image_keeps_data_and_shrinks_only_on_request() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     let pool = &stand.pool;
@@ -303,7 +303,7 @@ fn pool_in_a_directory_of_an_image_leaves_the_rest_alone() {
 }
 
 #[test]
-fn what_is_no_volume_in_an_image_is_neither_listed_nor_followed() {
+fn non_volume_in_an_image_is_neither_listed_nor_followed() {
     require!(Below::Ext4.requirement());
     let stand = Stand::new(PoolKind::Ext4);
     in_image(&stand.image(), |filesystem| {

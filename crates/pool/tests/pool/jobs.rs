@@ -119,7 +119,7 @@ fn check_result(stand: &Stand, operation: &Operation) {
 }
 
 #[test]
-fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
+fn interrupted_job_is_resumed_by_the_same_operation_and_cancelled_by_others() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);
@@ -162,7 +162,7 @@ fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
 }
 
 #[test]
-fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
+fn job_without_record_after_a_crash_leaves_an_unowned_file() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);
@@ -192,7 +192,7 @@ fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
 }
 
 #[test]
-fn refresh_cancels_interrupted_jobs_when_told() {
+fn refresh_cancels_interrupted_jobs_on_request() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);
@@ -208,7 +208,7 @@ fn refresh_cancels_interrupted_jobs_when_told() {
 }
 
 #[test]
-fn files_of_no_job_are_found_told_and_removed() {
+fn files_without_a_job_are_reported_and_removed() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);
@@ -303,7 +303,7 @@ fn jobs_that_ended_long_ago_are_forgotten_and_numbers_are_not_used_again() {
 }
 
 #[test]
-fn copy_taken_up_again_follows_a_source_that_has_changed() {
+fn resumed_copy_follows_a_changed_source() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);
@@ -322,7 +322,7 @@ fn copy_taken_up_again_follows_a_source_that_has_changed() {
 }
 
 #[test]
-fn run_file_that_was_lost_is_made_anew() {
+fn lost_run_file_is_created_again() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let stand = Stand::new(kind);

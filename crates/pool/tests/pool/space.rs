@@ -33,7 +33,7 @@ fn second_of_two_that_do_not_both_fit_fails_at_once() {
 }
 
 #[test]
-fn sparse_capacity_is_promised_as_far_as_the_overcommit_goes() {
+fn sparse_capacity_is_promised_up_to_the_overcommit() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
     let limits = Limits {
@@ -68,7 +68,7 @@ fn total_stays_while_other_programs_write() {
 }
 
 #[test]
-fn total_bounds_what_is_made_real_whatever_may_be_promised() {
+fn total_bounds_the_allocation_for_any_overcommit() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
     let limits = Limits {
@@ -91,7 +91,7 @@ fn total_bounds_what_is_made_real_whatever_may_be_promised() {
 }
 
 #[test]
-fn what_the_file_system_keeps_for_another_user_is_not_promised() {
+fn reserved_space_of_another_user_is_not_promised() {
     require!(Filesystem::Ext4.requirement());
     for options in ["rw", "resuid=12345"] {
         let scratch = Scratch::builder(Filesystem::Ext4, 256 * MIB)

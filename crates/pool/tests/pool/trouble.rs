@@ -127,7 +127,7 @@ fn state_of_another_user_is_not_used() {
 }
 
 #[test]
-fn record_that_is_not_readable_is_told_by_its_place() {
+fn unreadable_record_is_reported_with_its_path() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let pool = pool_at(scratch.path());

@@ -17,7 +17,7 @@ use crate::stand::{
 };
 
 #[test]
-fn created_volume_is_what_was_asked_for() {
+fn created_volume_has_the_requested_properties() {
     for filesystem in [Filesystem::Ext4, Filesystem::Xfs] {
         require!(filesystem.requirement());
         let scratch = in_memory(filesystem, 512 * MIB);
@@ -117,7 +117,7 @@ fn clone_shares_space_where_the_file_system_can_and_says_where_it_cannot() {
 }
 
 #[test]
-fn resize_keeps_data_and_shrinks_only_when_told() {
+fn resize_keeps_data_and_shrinks_only_on_request() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
     let pool = pool_at(scratch.path());
@@ -178,7 +178,7 @@ fn wipe_overwrites_in_place_or_gives_space_back() {
 }
 
 #[test]
-fn volume_that_somebody_has_open_is_not_destroyed() {
+fn open_volume_is_not_destroyed() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let pool = pool_at(scratch.path());
@@ -202,7 +202,7 @@ fn volume_that_somebody_has_open_is_not_destroyed() {
 }
 
 #[test]
-fn what_is_no_volume_is_neither_listed_nor_followed() {
+fn non_volume_is_neither_listed_nor_followed() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let outside = scratch.directory_beside("outside");

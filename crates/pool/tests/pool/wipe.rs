@@ -77,7 +77,7 @@ fn wait_for_another_time(kind: PoolKind) {
 }
 
 #[test]
-fn interrupted_wipe_goes_on_where_it_was_durable() {
+fn interrupted_wipe_resumes_at_its_durable_position() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let (stand, id) = interrupted(kind, &[]);
@@ -87,7 +87,7 @@ fn interrupted_wipe_goes_on_where_it_was_durable() {
 }
 
 #[test]
-fn wipe_begins_anew_when_somebody_has_written_to_what_was_wiped() {
+fn wipe_restarts_after_a_write_to_its_wiped_part() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let (stand, id) = interrupted(kind, &[]);
@@ -99,7 +99,7 @@ fn wipe_begins_anew_when_somebody_has_written_to_what_was_wiped() {
 }
 
 #[test]
-fn wipe_begins_anew_when_what_was_told_is_lost() {
+fn wipe_restarts_without_its_recorded_progress() {
     require!(Filesystem::Ext4.requirement());
     for kind in KINDS {
         let (stand, id) = interrupted(kind, &[]);
@@ -112,7 +112,7 @@ fn wipe_begins_anew_when_what_was_told_is_lost() {
 }
 
 #[test]
-fn wipe_begins_anew_where_times_are_whole_seconds() {
+fn wipe_restarts_if_times_are_whole_seconds() {
     require!(Filesystem::Ext4.requirement());
     let (stand, id) = interrupted(PoolKind::Ext4, &["-I", "128"]);
     let first = resume(&stand, id);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_what_the_disk_does_in_40_ms() {
+    fn window_equals_40_ms_of_disk_throughput() {
         assert_eq!(settle(2_000 << 20), WINDOW_MAX);
         let slow = settle(50 << 20);
         assert!((1 << 20..=3 << 20).contains(&slow), "{slow}");

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_looked_for_once() {
+    fn missing_entry_is_looked_up_once() {
         let mut metrics = Metrics::default();
         fail(&open(64).unwrap(), "64 GiB", &mut metrics).unwrap();
         let scanned = |name| {

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_of_a_node_is_told_by_its_number_alone() {
+    fn kind_of_a_node_follows_from_its_number() {
         let (floor, cancel) = (floor(None), CancelToken::new());
         let request = Request {
             caller: Caller::default(),

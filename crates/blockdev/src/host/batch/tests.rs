@@ -79,7 +79,7 @@ fn assigns_are_in_flight_one_at_a_time_in_order_beside_the_rest() {
 }
 
 #[test]
-fn transfer_that_ends_short_goes_on_where_it_ended() {
+fn short_transfer_continues_where_it_ended() {
     let (_file, device) = device();
     let (mut a, mut b) = (vec![0; 1000], vec![0; 3096]);
     let mut operation = Operation::Read {
@@ -101,7 +101,7 @@ fn transfer_that_ends_short_goes_on_where_it_ended() {
 }
 
 #[test]
-fn transfer_past_the_page_cache_goes_on_at_a_whole_block() {
+fn direct_transfer_continues_at_a_whole_block() {
     let (_file, mut device) = device();
     device.direct = Some(SECTORS);
     let mut memory = AlignedBuffer::new(4096).unwrap();
@@ -193,7 +193,7 @@ fn zeros_that_shall_be_durable_are_synced_after_all_else() {
 }
 
 #[test]
-fn unaligned_memory_past_the_page_cache_goes_by_way_of_a_buffer() {
+fn unaligned_memory_for_direct_io_uses_a_bounce_buffer() {
     let (_file, mut device) = device();
     device.direct = Some(SECTORS);
     let mut memory = AlignedBuffer::new(8192).unwrap();
@@ -282,7 +282,7 @@ fn sync_that_overlaps_a_failed_one_fails_whichever_ends_first() {
 }
 
 #[test]
-fn sync_waits_for_what_overlaps_it_and_for_nothing_later() {
+fn sync_waits_only_for_earlier_overlapping_calls() {
     for result in [Ok(0), errno(libc::EIO)] {
         let (_file, device) = device();
         let operations = &mut [(); 3].map(|()| Operation::Flush);

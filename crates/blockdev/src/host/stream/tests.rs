@@ -77,7 +77,7 @@ fn run(
 }
 
 #[test]
-fn interrupted_call_is_made_again_and_a_short_one_goes_on() {
+fn interrupted_call_is_repeated_and_a_short_one_continued() {
     let (_file, device) = device();
     let mut list = List::default();
     list.add(0, TransferKind::Write, 4096, 8192);
@@ -87,7 +87,7 @@ fn interrupted_call_is_made_again_and_a_short_one_goes_on() {
 }
 
 #[test]
-fn errors_name_the_file_what_was_done_and_the_range() {
+fn errors_name_the_file_operation_and_range() {
     let (file, device) = device();
     let mut list = List::default();
     list.add(3, TransferKind::Read, 512, 4096);

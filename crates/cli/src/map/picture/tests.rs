@@ -31,7 +31,7 @@ fn many() -> Vec<Mapped> {
 }
 
 #[test]
-fn everything_lies_inside_the_picture() {
+fn every_element_is_inside_the_picture() {
     for files in [many(), many()[..3].to_vec(), Vec::new()] {
         let picture = picture(&files);
         assert_eq!(picture.bars.len(), files.len());

@@ -74,7 +74,7 @@ fn pair_on_both_sides_of_a_split_is_found() {
 }
 
 #[test]
-fn twins_are_found_in_every_leaf_that_goes_on() {
+fn collisions_are_found_in_every_continued_leaf() {
     let mut directory = empty(context(TEA));
     let names = twins(300);
     for (number, name) in names.iter().enumerate() {

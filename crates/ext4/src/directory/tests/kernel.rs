@@ -178,7 +178,7 @@ fn mixed_name(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
+fn trees_of_the_kernel_are_changed_and_accepted_by_it() {
     use Filesystem::{Ext4, Ext4SmallBlocks};
     require!(
         requires::root(),

@@ -137,7 +137,7 @@ fn cookies_rise_and_fit_63_bits() {
 }
 
 #[test]
-fn twins_come_once_to_who_remembers_the_name() {
+fn collisions_are_listed_once_with_a_name_cookie() {
     // More than are kept at a time, in many leaves.
     let mut directory = empty(context(TEA));
     let twins = collisions::twins(220);

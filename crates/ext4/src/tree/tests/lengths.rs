@@ -72,7 +72,7 @@ fn extent_past_the_last_block_is_refused() {
 }
 
 #[test]
-fn longest_extents_stay_apart_from_what_continues_them() {
+fn longest_extents_are_not_joined_with_adjacent_ones() {
     for (first, expected) in [
         (written(0, 32_767), &[(0, 32_768)][..]),
         (written(0, 32_768), &[(0, 32_768), (32_768, 1)]),

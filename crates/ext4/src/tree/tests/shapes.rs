@@ -60,7 +60,7 @@ fn punched_leaves_join_their_neighbours() {
 }
 
 #[test]
-fn truncate_from_the_middle_leaves_what_lies_before() {
+fn truncate_from_the_middle_keeps_earlier_blocks() {
     let mut file = File::new(TINY).with_extents(500, 2);
     let freed = file.remove(501..LOGICAL_END).unwrap();
     assert_eq!(freed.len(), 249);
@@ -97,7 +97,7 @@ fn first_extent_before_all_others_corrects_every_key_above() {
 }
 
 #[test]
-fn walk_is_cut_to_its_range_and_ends_when_told() {
+fn walk_is_clipped_to_its_range_and_ends_on_break() {
     let file = File::new(TINY).with_extents(100, 10);
     let mut parts = Vec::new();
     let walk = file.tree().walk(10..31, |part| {
@@ -114,7 +114,7 @@ fn walk_is_cut_to_its_range_and_ends_when_told() {
 }
 
 #[test]
-fn collapse_joins_what_comes_together() {
+fn collapse_joins_adjacent_extents() {
     let mut file = File::new(1024);
     let elsewhere = LeafEntry {
         physical: PhysicalBlock(1010),

@@ -250,7 +250,7 @@ fn node_that_was_judged_as_something_else_never_panics() {
 /// Whole nodes of nonsense that passes for a node at a glance: header, first and last entry are
 /// right.
 #[test]
-fn nodes_of_which_only_the_ends_are_right_never_panic_and_never_hold_anybody_up() {
+fn nodes_valid_only_at_their_ends_never_panic_or_hang() {
     let file = full();
     let (leaf, above) = first_nodes(&file);
     let mut random = fastrand::Rng::with_seed(11);
@@ -360,7 +360,7 @@ fn reference_to_the_node_itself_is_refused() {
 
 /// Kernels accept an empty leaf, and older ones left some behind.
 #[test]
-fn empty_leaf_is_a_hole_and_goes_away_when_something_is_removed_or_moved() {
+fn empty_leaf_is_a_hole_and_is_freed_by_remove_and_shift() {
     let empty = || {
         let mut file = full();
         let (leaf, _) = first_nodes(&file);

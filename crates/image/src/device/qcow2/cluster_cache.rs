@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn least_recently_used_clean_cluster_goes_first() {
+    fn least_recently_used_clean_cluster_is_evicted_first() {
         let mut cache = cache();
         assert!(load(&mut cache, 0) && load(&mut cache, 4096));
         assert!(!load(&mut cache, 0));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn has_room_says_what_insert_would_find() {
+    fn has_room_predicts_insert() {
         let mut block = vec![0; 1024];
         init_first(&mut block, &FORMAT, InodeNumber(2), InodeNumber(2));
         let mut inserted = 0;

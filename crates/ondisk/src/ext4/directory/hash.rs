@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_bit_is_free_and_the_end_is_nobodys() {
+    fn lowest_bit_is_free_and_the_end_has_no_owner() {
         for number in 0..2000_u32 {
             let name = number.to_string();
             for kind in [HashKind::Legacy, HashKind::HalfMd4, HashKind::Tea] {

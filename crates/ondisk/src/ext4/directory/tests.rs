@@ -217,7 +217,7 @@ fn fill_says_when_names_do_not_fit() {
 }
 
 #[test]
-fn what_is_no_name_is_refused() {
+fn invalid_name_is_refused() {
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
         let error = check_name(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -308,7 +308,7 @@ fn root_lies_behind_itself_and_its_parent() {
 }
 
 #[test]
-fn blocks_are_told_apart_by_their_looks() {
+fn blocks_are_distinguished_by_their_content() {
     let kind = |index, block: &[u8]| block_kind(block, LogicalBlock(index), &format());
     assert_eq!(kind(0, &root()), BlockKind::Root);
     let mut node = vec![0; 1024];
@@ -318,7 +318,7 @@ fn blocks_are_told_apart_by_their_looks() {
 }
 
 #[test]
-fn node_and_empty_block_are_told_apart_without_checksums() {
+fn node_and_empty_block_are_distinct_without_checksums() {
     let format = DirectoryFormat {
         tail: Tail::None,
         ..format()

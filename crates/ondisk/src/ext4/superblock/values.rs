@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn fixture_says_what_mke2fs_was_told() {
+    fn fixture_matches_the_options_of_mke2fs() {
         let superblock = fixture();
         assert_eq!(superblock.volume_name(), b"fixture");
         assert_eq!(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_none() {
+    fn invalid_name_is_none() {
         let long = [b'x'; 300];
         for name in [&b""[..], b"a\0b", &long] {
             assert_eq!(XattrName::new(name), None);

@@ -173,7 +173,7 @@ fn wrong_hash_of_an_entry_is_named() {
 }
 
 #[test]
-fn list_in_an_inode_lies_behind_its_fields() {
+fn list_in_an_inode_is_behind_its_fields() {
     let layout = *fixture().layout();
     let inode = Inode::zeroed(32);
     let mut bytes = vec![0x11; 256];

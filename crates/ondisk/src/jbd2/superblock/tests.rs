@@ -128,7 +128,7 @@ fn each_nonsense_is_named_with_field_and_value() {
 }
 
 #[test]
-fn what_is_not_known_is_unsupported_by_name() {
+fn unknown_feature_is_unsupported_by_name() {
     type Case = (&'static str, fn(&mut RawJournalSuperblock));
     let cases: [Case; 3] = [
         ("unsupported feature FEATURE_I30", |raw| {

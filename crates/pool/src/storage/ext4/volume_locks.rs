@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_seen_until_it_does_not_wait_any_more() {
+    fn waiter_is_visible_until_it_stops_waiting() {
         let place = tempfile::tempdir().unwrap();
         let own = Directory::open(place.path()).unwrap();
         let [locks, _] = both(&own);

@@ -134,7 +134,7 @@ fn file_of_unknown_format_waits_for_a_word() {
 }
 
 #[test]
-fn damaged_image_is_listed_and_told_in_its_place() {
+fn damaged_image_is_listed_with_its_error() {
     require!(Filesystem::Ext4.requirement());
     let stand = Stand::new();
     let create = image("a", 8 * MIB, Preallocation::Off);

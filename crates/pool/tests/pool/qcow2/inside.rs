@@ -26,7 +26,7 @@ fn fetch(stand: &Stand, volume: &str) -> PathBuf {
 }
 
 #[test]
-fn image_made_inside_an_image_is_what_was_asked_for() {
+fn image_inside_an_image_has_the_requested_properties() {
     require!(Filesystem::Ext4.requirement(), qemu_img());
     let stand = Stand::new(PoolKind::Ext4);
     for mode in MODES {

@@ -23,7 +23,7 @@ fn taken(pool: &Pool, volume: &str) -> u64 {
 }
 
 #[test]
-fn materialize_takes_what_was_reserved_for_it() {
+fn materialize_uses_its_reservation() {
     require!(Filesystem::Ext4.requirement(), qemu_img(), tool("qemu-io"));
     let stand = Stand::new();
     stand.with_data("thin.qcow2");

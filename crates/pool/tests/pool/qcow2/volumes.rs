@@ -22,7 +22,7 @@ use crate::stand::{
 };
 
 #[test]
-fn created_image_is_what_was_asked_for() {
+fn created_image_has_the_requested_properties() {
     for filesystem in [Filesystem::Ext4, Filesystem::Xfs] {
         require!(filesystem.requirement(), qemu_img());
         let scratch = in_memory(filesystem, 512 * MIB);
@@ -111,7 +111,7 @@ fn promise_of_an_image_counts_its_tables_to_the_byte() {
 }
 
 #[test]
-fn reservation_of_an_image_is_what_it_takes() {
+fn reservation_of_an_image_equals_its_allocation() {
     require!(Filesystem::Ext4.requirement());
     let stand = Stand::new();
     for mode in MODES {
@@ -185,7 +185,7 @@ fn image_in_use_by_qemu_is_left_alone_and_no_job_stays() {
 }
 
 #[test]
-fn image_over_a_backing_file_goes_on_naming_it_and_has_no_space_of_its_own() {
+fn image_over_a_backing_file_keeps_naming_it_without_allocation() {
     require!(Filesystem::Ext4.requirement(), qemu_img());
     let stand = Stand::new();
     let create = CreateVolume::new(name("base.raw"), 8 * MIB, Preallocation::Off);

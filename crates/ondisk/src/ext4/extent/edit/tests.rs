@@ -198,7 +198,7 @@ fn extent_up_to_the_last_block_is_taken_and_one_past_it_refused() {
 }
 
 #[test]
-fn children_cover_what_lies_up_to_the_next() {
+fn children_cover_the_range_up_to_the_next() {
     let layout = *fixture().layout();
     let mut root = [0; 60];
     let mut node = ExtentNodeMut::init(&mut root, 2);

@@ -98,7 +98,7 @@ fn volume(storage: &Ext4Storage, name: &str) -> VolumeName {
 }
 
 #[test]
-fn file_of_a_job_goes_on_when_others_had_their_turn() {
+fn file_of_a_job_continues_after_others_owned_the_image() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
@@ -253,7 +253,7 @@ fn job_that_waits_for_its_turn_is_cancelled() {
 }
 
 #[test]
-fn job_that_looks_lets_a_thread_of_its_own_process_change_the_image() {
+fn reading_job_does_not_block_a_writer_of_its_own_process() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let name = volume(&stand.storage_of_others(), "a");
@@ -292,7 +292,7 @@ fn another_image_in_its_place_is_not_written_to() {
 }
 
 #[test]
-fn what_may_not_be_on_the_disk_ends_the_job_and_not_those_who_come() {
+fn failed_close_of_the_image_ends_the_job_and_not_its_successors() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
@@ -312,7 +312,7 @@ fn what_may_not_be_on_the_disk_ends_the_job_and_not_those_who_come() {
 }
 
 #[test]
-fn job_waits_a_while_for_who_is_not_of_the_pool() {
+fn job_waits_for_a_user_outside_the_pool_until_its_timeout() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
