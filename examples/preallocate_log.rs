@@ -2,9 +2,9 @@
 //!
 //!     cargo run -p extant-examples --bin preallocate_log -- /tmp/segment.log
 //!
-//! A segment that exists is grown, and only the new part is made written; the data in it
-//! stays. Writes into it then change no metadata of the file system, so `fdatasync` is
-//! as cheap as the disk allows (docs/benchmarks.md, sync4k).
+//! A segment that exists is grown, and only the new part is made written; the data in it is
+//! preserved. Writes into it then change no metadata of the file system, so `fdatasync` is as cheap
+//! as the disk allows (docs/benchmarks.md, sync4k).
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ fn extend(path: &std::path::Path) -> Result<()> {
     };
     println!("{segment} written {how}");
 
-    // A record goes in without any change of metadata.
+    // A record is written without any change of metadata.
     file.write_at(b"record", segment.start())?;
     file.sync(SyncMode::Data)?;
     drop(file);

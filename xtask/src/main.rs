@@ -77,14 +77,14 @@ struct SetupArgs {
 #[command(override_usage = "cargo xtask test [ARGS]... [-- TEST_ARGS...]")]
 struct TestArgs {
     /// Passed to cargo test: filters and options such as `-p extant-hostfs` or `--release`;
-    /// what follows `--` goes to the test programs, such as `--nocapture`
+    /// arguments after `--` are passed to the test programs, such as `--nocapture`
     #[arg(allow_hyphen_values = true, value_name = "ARGS")]
     cargo_args: Vec<String>,
 }
 
 #[derive(Args)]
 struct TidyArgs {
-    /// First write what is generated from tables: the layer diagram of docs/design.md
+    /// First write the parts generated from tables: the layer diagram of docs/design.md
     #[arg(long)]
     write: bool,
 }
@@ -166,7 +166,7 @@ fn split_at_dashes(mut args: Vec<String>) -> (Vec<String>, Vec<String>) {
 mod tests {
     use super::*;
 
-    /// Asserts what reaches cargo test, and what the test programs.
+    /// Asserts the arguments of cargo test, and those of the test programs.
     fn assert_passed(line: &str, cargo: &[&str], program: &[&str]) {
         let (own, test_args) = split_at_dashes(line.split(' ').map(String::from).collect());
         let Command::Test(args) = Cli::try_parse_from(own).unwrap().command else {

@@ -4,7 +4,7 @@
 //! exceeds the limit is reported with its threads and killed, so that a hang fails CI with a name
 //! instead of using up CI's time. Processes that a program leaves behind are reported and killed:
 //! they would take the processor from the programs after it. Tests that fail are run once more, one
-//! at a time: what passes then depends on the load of the machine and is reported as such.
+//! at a time: a test that passes then depends on the load of the machine and is reported as such.
 
 use std::collections::HashMap;
 use std::fs;
@@ -208,7 +208,7 @@ fn kill_descendants(before: &[PathBuf]) {
     for connection in fuse_connections() {
         if !before.contains(&connection) {
             eprintln!("xtask: {} is aborted", connection.display());
-            // It may be gone by now.
+            // It may have ended by now.
             let _ = fs::write(connection.join("abort"), "1");
         }
     }

@@ -1,9 +1,8 @@
-//! `cargo xtask setup`: what tests and benches need beyond a Rust toolchain.
+//! `cargo xtask setup`: requirements of tests and benches beyond a Rust toolchain.
 //!
-//! Three parts, each skipped when it is there: Debian packages (the test kit
-//! names its own, the peers of the benches are named here), the oracles that
-//! the machine's Debian is too old for, and the guest. The test kit's program
-//! `oracles` knows the last two; this file knows the order.
+//! Three parts, each skipped if present: Debian packages (the test kit names its own, the peers of
+//! the benches are named here), the oracles that the machine's Debian is too old for, and the
+//! guest. The test kit's program `oracles` knows the last two; this file knows the order.
 
 mod apt;
 

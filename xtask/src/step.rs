@@ -1,4 +1,4 @@
-//! Steps: a heading, a command, an error that names what failed.
+//! Steps: a heading, a command, an error that names the failed one.
 
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test, and none skipped.
 //!
-//! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise
-//! skip for want of a tool, a file system or a right (docs/testing.md).
+//! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise skip because a tool, a
+//! file system or a privilege is missing (docs/testing.md).
 
 use anyhow::{Context, Result};
 

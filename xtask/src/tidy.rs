@@ -49,7 +49,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Writes what is generated from tables: the layer diagram.
+/// Writes the parts generated from tables: the layer diagram.
 pub fn write(workspace: &Workspace) -> Result<()> {
     diagram::write(workspace)
 }

@@ -1,9 +1,9 @@
 //! The interface of a bench, and its context.
 //!
 //! A bench names its needs and goals, and fills an [`Outcome`]. It measures in rounds
-//! ([`rounds`]): every method once a round, so that noise meets all alike, and each round
-//! starts with another method, so that none is always the one after the heaviest.
-//! Before each sample it calls [`Context::settle`].
+//! ([`rounds`]): every method once a round, so that noise affects all alike, and each round starts
+//! with another method, so that none is always the one after the heaviest. Before each sample it
+//! calls [`Context::settle`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -78,7 +78,7 @@ fn remove_on_signal(path: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Ends everything that was started by `pid`, directly or not.
+/// Kills all descendants of `pid`.
 fn stop_children_of(pid: u32) {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return;

@@ -1,4 +1,4 @@
-//! Goals: what a metric must reach, and whether it did.
+//! Goals: the required value of a metric, and whether it was reached.
 //!
 //! Goals are declared by the benches and written for readers in the table of
 //! docs/benchmarks.md; a test holds the two against each other. Goals are ratios or
@@ -61,7 +61,7 @@ impl Goal {
         }
     }
 
-    /// The bound in words, as in the document.
+    /// The bound as text, as in the document.
     pub fn bound(&self) -> String {
         let bound = format!("{} {} {}", self.comparison, self.bound, self.unit);
         bound.trim_end().to_owned()
@@ -109,7 +109,7 @@ impl From<f64> for Value {
     }
 }
 
-/// A goal and what became of it.
+/// A goal and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct GoalResult {
     /// The goal's name.
@@ -118,7 +118,7 @@ pub struct GoalResult {
     pub value: Option<f64>,
     /// The bound.
     pub goal: f64,
-    /// The bound in words.
+    /// The bound as text.
     #[serde(skip)]
     pub wanted: String,
     /// Unit of both.

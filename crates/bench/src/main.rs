@@ -12,7 +12,7 @@
 //! Module layers, lowest first:
 //!
 //! 1. `disk`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `peers`, `product`,
-//!    `random`: what a bench runs and measures with, and what it must reach
+//!    `random`: the fixtures of a bench, its measurements and its goals
 //! 2. `commit`, `directory`, `machine`, `memory`, `table`: the tree, the machine and the directory
 //!    of a run; tables in text
 //! 3. `bench`: the interface of a bench

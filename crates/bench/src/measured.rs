@@ -14,7 +14,7 @@ use extant_testkit::command;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::{Deserialize, Serialize};
 
-/// The go-between's word on the command line.
+/// The argument that selects the go-between.
 pub const WORD: &str = "__measure";
 
 /// Resources used by a command.
@@ -44,7 +44,7 @@ pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Runs `command`; a failure is an error with what it said.
+/// Runs `command`; a failure is an error with its output.
 pub fn measure(command: &Command) -> Result<Measured> {
     let mut between = Command::new(env::current_exe()?);
     between.arg(WORD).arg(command.get_program());

@@ -22,7 +22,7 @@ use crate::measured::mib;
 /// The toucher's word on the command line.
 pub const WORD: &str = "__touch";
 
-/// Small beside what is measured after it: what the probe touches is warm.
+/// Small relative to the later measurement: memory touched by the probe is warm.
 const PROBE: u64 = 64 << 20;
 /// The kernel's count of pages given to the host, where it is shown.
 const REPORTED: &str = "/sys/module/page_reporting/parameters/reported_kib";
@@ -30,8 +30,8 @@ const REPORTED: &str = "/sys/module/page_reporting/parameters/reported_kib";
 /// are reported.
 const REPORTS_IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// Uses `bytes` of fresh memory once, in a process that then ends. What is free right
-/// after it, is warm. Returns MiB a second.
+/// Uses `bytes` of fresh memory once, in a process that then ends. Memory that is free right after
+/// it is warm. Returns MiB a second.
 pub fn touch(bytes: u64) -> Result<f64> {
     let mut command = Command::new(env::current_exe()?);
     command.arg(WORD).arg(bytes.to_string());

@@ -1,8 +1,8 @@
 //! Samples and their statistics.
 //!
-//! A metric is named by what was measured and its unit; samples are appended in the
-//! order of the rounds. Medians and the full spread are shown, never means: on a shared
-//! machine single samples go astray by far.
+//! A metric is named by its subject and its unit; samples are appended in the order of the rounds.
+//! Medians and the full spread are shown, never means: on a shared machine single samples may be
+//! far off.
 
 use anyhow::{Result, anyhow};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
@@ -79,7 +79,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Appends a sample. The command of the first one stays.
+    /// Appends a sample. The command of the first one is kept.
     pub fn record(&mut self, name: &str, unit: &'static str, command: &str, value: f64) {
         match self.position(name, unit) {
             Some(at) => self.metrics[at].samples.push(value),

@@ -33,7 +33,7 @@ impl Need {
     }
 }
 
-/// Fails with everything that is missing and what to do about it.
+/// Fails with every missing requirement and its remedy.
 pub fn check(needs: &[Need]) -> Result<()> {
     let missing: Vec<_> = needs
         .iter()

@@ -1,5 +1,5 @@
-//! SavedReport results: `docs/results/NAME.json` is a report, and the pages beside it are made from
-//! it.
+//! SavedReport results: `docs/results/NAME.json` is a report, and the pages next to it are
+//! generated from it.
 //!
 //! `extant-bench NAME --save` runs a bench, writes its data and makes the pages again;
 //! `extant-bench pages` only makes the pages. A test compares the pages with the data.

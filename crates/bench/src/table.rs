@@ -1,4 +1,4 @@
-//! Tables in plain text: numbers to the right, words to the left.
+//! Tables in plain text: numbers to the right, text to the left.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::metrics::Metric;
 
-/// Rows of cells under a heading. The first column and those without a heading hold words.
+/// Rows of cells under a heading. The first column and those without a heading hold text.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     heading: Vec<String>,

@@ -1,7 +1,7 @@
 //! Structures that grow from version to version, as `openat2(2)` has its arguments.
 //!
-//! The first field is the size that the caller knows the structure with. What a caller does not
-//! know yet has its default. What this library does not know yet must be zeros: then it would have
+//! The first field is the size that the caller knows the structure with. Fields unknown to the
+//! caller have their defaults. Fields unknown to this library must be zeros: then it would have
 //! changed nothing.
 
 use extant_space::{Error, ErrorKind, Result};
@@ -10,8 +10,8 @@ use extant_space::{Error, ErrorKind, Result};
 /// `default` is ours, as bytes.
 ///
 /// # Errors
-/// `InvalidArgument` for a size that no version has had, and for what only a later version
-/// understands.
+/// `InvalidArgument` for a size that no version has had, and for values that only a later version
+/// supports.
 pub(crate) fn read(given: &[u8], default: &mut [u8], least: usize) -> Result<()> {
     let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
     if given.len() < least {

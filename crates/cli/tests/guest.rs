@@ -1,8 +1,8 @@
 //! The kernel's own write zeroes, in a guest whose NVMe disk unmaps for them.
 //!
-//! The built program is shared with the guest and run there. The script prints what it
-//! found between marks; all judging is done here, with the guest's filefrag and sha256sum
-//! as witnesses. Last, the host checks the file system on the disk.
+//! The built program is shared with the guest and run there. The script prints its findings between
+//! marks; all judging is done here, with the guest's filefrag and sha256sum as witnesses. Last, the
+//! host checks the file system on the disk.
 
 mod support;
 

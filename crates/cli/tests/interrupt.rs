@@ -1,8 +1,8 @@
-//! Signals at random moments: what is left, what resumes, and that data is never changed.
+//! Signals at random moments: the remaining files, the resume, and that data is never changed.
 //!
 //! Delays between the start of a run and its signal come from a printed seed. Only here do tests
-//! wait for a time: a random moment is what is being tested. The duration of a cancel is printed,
-//! and only bounded loosely, because other tests use the disk too.
+//! wait for a time: the test is about a random moment. The duration of a cancel is printed, and
+//! only bounded loosely, because other tests use the disk too.
 
 mod support;
 
@@ -29,7 +29,7 @@ const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 /// Far more than a cancel takes; a bound against hangs, not a figure.
 const CANCEL_MAX: Duration = Duration::from_secs(2);
 
-/// Starts `command`, waits until its partial file is there and `delay` longer, and signals.
+/// Starts `command`, waits until its partial file exists and `delay` longer, and signals.
 #[track_caller]
 fn interrupted(
     command: &mut Command,
@@ -52,7 +52,7 @@ fn free_bytes(directory: &Path) -> Option<u64> {
     is_ours.then_some(space.f_bfree * space.f_frsize)
 }
 
-/// Cancels creations of `size` in `directory`; prints what the longest cancel took.
+/// Cancels creations of `size` in `directory`; prints the time of the longest cancel.
 #[track_caller]
 fn cancel_at_random(what: &str, directory: &Path, size: &str, options: &[&str], longest_ms: u64) {
     let mut random = Random::seeded("--test interrupt");
@@ -131,7 +131,7 @@ fn signal_at_any_moment_of_create_on_a_slow_disk_leaves_nothing() {
     }
 }
 
-/// An ext4 whose disk takes as long as the test wants.
+/// An ext4 on a disk with a configurable delay.
 struct SlowDisk {
     // Dropped in this order.
     mount: Mount,
@@ -333,9 +333,9 @@ fn killed_runs_can_be_repeated_at_once() {
         let delay = Duration::from_millis(random.below(40));
         let command = &mut create_command(&file, "64MiB", &[]);
         interrupted(command, &file, delay, Signal::KILL);
-        // Killed or not, the name is there only when the file was complete.
+        // Killed or not, the name exists only if the file was complete.
         if !file.exists() {
-            // The kernel may still be ending what the killed process had in flight.
+            // The kernel may still be finishing requests of the killed process.
             create(&file, "64MiB", &[]).success();
         }
         assert!(oracle::filefrag(&file).is_extant());

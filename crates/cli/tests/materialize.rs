@@ -1,4 +1,5 @@
-//! `extant materialize` as a user runs it: ranges, words, figures, and doing nothing twice.
+//! `extant materialize` as a user runs it: ranges, messages, figures, and a second run without
+//! work.
 //!
 //! That data is preserved on every file system is a property test of the library
 //! (crates/hostfs/tests/materialize.rs); trouble and signals have tests of their own.

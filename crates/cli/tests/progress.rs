@@ -1,4 +1,4 @@
-//! Progress for another program: on a descriptor, on a socket, with readers who are slow or gone.
+//! Progress for another program: on a descriptor, on a socket, with slow and disconnected readers.
 
 mod support;
 
@@ -51,7 +51,7 @@ fn assert_end(lines: &[Value], outcome: &str) {
     }
 }
 
-/// Runs a command with a listener for its progress; what that heard.
+/// Runs a command with a listener for its progress; its received lines.
 #[track_caller]
 fn heard(work: &Workdir, command: &mut Command, code: i32) -> Vec<Value> {
     let path = work.path().join("socket");
@@ -73,7 +73,7 @@ fn descriptor_receives_progress_and_outcome() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The wrapper that held the other end is gone with this.
+    // This ends the wrapper that held the other end.
     let all = lines(reader);
     assert!(child.wait().unwrap().success());
     assert_end(&all, "done");
@@ -128,7 +128,7 @@ fn every_long_command_reports_to_a_socket() {
         &["fs", "check", &file_system],
     ] {
         let all = heard(&work, extant().args(words), 0);
-        // Earlier lines may have been written before anybody could read.
+        // Earlier lines may have been written before a reader existed.
         assert_end(&all, "done");
     }
 }
@@ -191,7 +191,7 @@ fn reader_that_disconnects_changes_nothing() {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     assert_eq!(parsed(&line)["event"], "progress");
-    // The other end is closed by now, with lines to come.
+    // The other end is closed by now, before further lines.
     let answer = running.wait();
     assert_eq!(answer.code, Some(0), "{answer}");
     assert_eq!(answer.stderr, "", "{answer}");
@@ -234,7 +234,7 @@ fn slow_reader_blocks_no_writer_and_receives_the_newest_line_later() {
     let all = lines(reader);
     assert!(child.wait().unwrap().success());
     assert_end(&all, "done");
-    // The first was on its way when the pipe was full; those between are gone.
+    // The first was on its way when the pipe was full; those between are dropped.
     let jump = all[1]["done_bytes"].as_u64().unwrap();
     assert!(jump >= size / 2, "{all:?}");
     assert_eq!(fs::metadata(&file).unwrap().len(), size);

@@ -44,7 +44,7 @@ pub(crate) struct Mounted {
 pub(crate) enum UnmountMode {
     /// It fails while a file is in use.
     Refuse,
-    /// The mount point is detached at once; open files stay usable.
+    /// The mount point is detached at once; open files remain usable.
     Detach,
     /// As above, and every waiter for a reply gets an error.
     Abort,

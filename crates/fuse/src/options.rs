@@ -288,7 +288,7 @@ impl fmt::Display for MountOptions {
     }
 }
 
-/// The words that concern a mount of any file system.
+/// The options common to mounts of all file systems.
 const OF_EVERY_MOUNT: [&str; 16] = [
     "rw",
     "ro",

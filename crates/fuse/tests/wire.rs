@@ -3,7 +3,7 @@
 //! The file system is trivial; the tests check that every call arrives, and its reply. `shelf` is
 //! the file system, `stand` mounts it. The same tests go through io_uring in `wire_rings`.
 
-/// The mount option that says which way requests come.
+/// The mount option for the transport of requests.
 fn transport() -> &'static str {
     "no_io_uring"
 }

@@ -1,13 +1,13 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
 //! The file system is trivial; the tests check that every call arrives, and its reply. `shelf` is
-//! the file system, `stand` mounts it. These are the tests of `wire`, with requests that come
-//! through io_uring, and those of that way alone.
+//! the file system, `stand` mounts it. These are the tests of `wire`, with requests through
+//! io_uring, and the tests of that transport alone.
 //!
 //! Most kernels have it turned off: it is turned on, and left so. Before Linux 6.14 there is none,
 //! and the tests are those of `wire` once more.
 
-/// The mount option that says which way requests come.
+/// The mount option for the transport of requests.
 fn transport() -> &'static str {
     extant_testkit::fuse_rings::option()
 }

@@ -1,8 +1,8 @@
 //! The file system of a file, its mount, and the disk.
 //!
-//! Only facts that can be read are read here (statfs, mountinfo, statx, sysfs). What a file system
-//! *supports* is tried, not derived from its name or version; the name serves for copy-on-write and
-//! network file systems, which accept everything and guarantee less.
+//! Only facts that can be read are read here (statfs, mountinfo, statx, sysfs). Support for an
+//! operation is tried, not derived from the name or version of the file system; the name serves for
+//! copy-on-write and network file systems, which accept everything and guarantee less.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ const LOCAL: &[&str] = &[
     "zfs",
 ];
 
-/// A file system by what written space means on it.
+/// Classes of file systems by the meaning of written space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystemKind {
@@ -77,7 +77,7 @@ pub struct FileSystem {
     pub name: String,
     /// Kind, which decides how written space behaves.
     pub kind: FileSystemKind,
-    /// Where it is mounted; empty when that cannot be seen.
+    /// Its mount point; empty when that cannot be seen.
     #[serde(serialize_with = "serialize_path")]
     pub mount_point: PathBuf,
     /// Mount and file system options, in mount(8)'s order.
@@ -234,7 +234,8 @@ impl FileSystem {
         }
     }
 
-    /// Why space written in `file` would not stay in place; `None` when it does.
+    /// The reason why space written in `file` would not be overwritten in place; `None` when it
+    /// does.
     fn moves_written_space(&self, attributes: IFlags) -> Option<String> {
         match self.kind {
             FileSystemKind::InPlace | FileSystemKind::Memory | FileSystemKind::Network => None,
@@ -281,7 +282,7 @@ fn reserve_owner(options: &[String]) -> Option<u32> {
 }
 
 fn kind_of(magic: u64, name: &str) -> FileSystemKind {
-    // 9P shows the magic number of what the server has, and FUSE has one for all.
+    // 9P shows the magic number of the server's file system, and FUSE has one for all.
     if matches!(
         name,
         "9p" | "fuse.sshfs" | "fuse.glusterfs" | "fuse.ceph" | "fuse.s3fs"
@@ -302,7 +303,7 @@ fn kind_of(magic: u64, name: &str) -> FileSystemKind {
     }
 }
 
-/// A path in JSON: what is not UTF-8 in it shows as U+FFFD.
+/// A path in JSON: bytes that are not UTF-8 are shown as U+FFFD.
 pub(crate) fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }

@@ -33,8 +33,8 @@
 //! 2. `file`, `removal`: an open file
 //! 3. `dig`, `scratch`: holes of a file, and unnamed files
 //! 4. `filesystem`: the file system of a file
-//! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, what a place can do, and
-//!    an open file as a `SpaceFile`
+//! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, capabilities of a file
+//!    system, and an open file as a `SpaceFile`
 //! 6. `assign`, `partial`: layers below existing files, and partial files
 //! 7. `materialize`: existing files
 //! 8. `create`: creation of files

@@ -1,10 +1,11 @@
 //! Holes and unwritten parts of an existing file become written; its data stays.
 //!
-//! Order: exclude other writers, refuse what cannot stay in place, then the work of
+//! Order: exclude other writers, refuse copy-on-write files, then the work of
 //! [`Provisioner::materialize`].
 //!
 //! Safety of data:
-//! - zeros go only where the map, read after a flush, says hole or unwritten;
+//! - zeros are written only to ranges that the map, read after a flush, reports as hole or
+//!   unwritten;
 //! - a write lease excludes all other processes (`exclusion.rs`), unless the caller guarantees that
 //!   no process writes ([`Exclusion::Shared`]);
 //! - a cancel or an error waits for every zero in flight.
@@ -42,8 +43,8 @@ pub struct MaterializeOptions {
 /// Fails with [`ErrorKind::InUse`] when another process has the file open,
 /// [`ErrorKind::Unsupported`] where a lease does not exclude all clients (FUSE, some network file
 /// systems), [`ErrorKind::CopyOnWrite`] when written space would not stay, [`ErrorKind::NoSpace`]
-/// with what is missing, before anything is changed. After [`ErrorKind::Cancelled`] or an error of
-/// the device the data is as before, and running again does what is left.
+/// with the missing bytes, before any change. After [`ErrorKind::Cancelled`] or an error of the
+/// device the data is unchanged, and running again does the rest.
 pub fn materialize(
     path: &Path,
     options: &MaterializeOptions,

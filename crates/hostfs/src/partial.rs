@@ -199,7 +199,7 @@ fn in_use(destination: &Destination) -> Error {
         .detail("is being created by another extant at this moment")
 }
 
-/// Removes what a run left that was cut off while it filled the file.
+/// Removes the file of a run that was interrupted while it filled the file.
 fn remove_filled(destination: &Destination) -> Result<()> {
     let name = destination.filling_name();
     let path = destination.directory.path().join(&name);
@@ -412,7 +412,7 @@ mod tests {
         let again = || Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
         let error = open(again(), true).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);
-        // As a kill leaves it: the name stays, and the lock goes.
+        // As a kill leaves it: the name remains, and the lock is released.
         std::fs::hard_link(&filling, directory.path().join("kept")).unwrap();
         drop(partial);
         assert!(!filling.exists());

@@ -40,7 +40,7 @@ pub struct ProbeReport {
     pub filesystem: FileSystem,
     /// The disk below, where there is one.
     pub disk: Option<DiskLimits>,
-    /// Where extent maps come from; `None` where no file could be made.
+    /// Source of extent maps; `None` where no file could be made.
     pub map_source: Option<MapSource>,
     /// Alignment for direct I/O; `None`: there is none.
     pub direct_io: Option<DirectIo>,
@@ -56,8 +56,8 @@ pub struct ProbeReport {
     pub refusal: Option<String>,
 }
 
-/// Tries what the file system at `path` can do. `path` is a directory, or a file (or the name
-/// of one to be) in the directory that is tried.
+/// Probes the file system at `path`. `path` is a directory, or a file (or the name of one to be) in
+/// the directory that is tried.
 pub fn probe(path: &Path) -> Result<ProbeReport> {
     let directory_path = if path.is_dir() { path } else { parent_of(path) };
     let directory =
@@ -82,7 +82,8 @@ pub fn probe(path: &Path) -> Result<ProbeReport> {
     Ok(report)
 }
 
-/// Fills in what has to be tried; stops where nothing can be (read-only, full, forbidden).
+/// Fills in the capabilities that have to be tried; stops where nothing can be (read-only, full,
+/// forbidden).
 fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
     let file = scratch.file()?;
     report.map_source = Some(file.map_source());

@@ -1,4 +1,4 @@
-//! Active swap files: nothing may move or overwrite what the kernel swaps to.
+//! Active swap files: no operation may move or overwrite an active swap file.
 //!
 //! The kernel refuses writes to them, but late and in other words (a rename is `EPERM`, a
 //! lease `EAGAIN`), so `/proc/swaps` is asked before any work.

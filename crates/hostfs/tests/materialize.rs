@@ -51,7 +51,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does `step` to the file and to the model. What the file system refuses is left out of both.
+/// Does `step` to the file and to the model. Operations that the file system refuses are left out
+/// of both.
 fn apply(file: &HostFile, model: &mut Vec<u8>, step: &Step) {
     let range = |at: u64, len: u64| ByteRange::at(at, len).unwrap();
     let grow = |model: &mut Vec<u8>, end: u64| {

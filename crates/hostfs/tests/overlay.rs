@@ -1,5 +1,5 @@
-//! overlayfs hides the file system that its files are on; what that one does with
-//! written space must be found out all the same.
+//! overlayfs hides the file system that its files are on; its behaviour with written space must be
+//! detected anyway.
 
 use std::fs;
 use std::path::Path;

@@ -32,7 +32,7 @@ impl InodeNumber {
     pub const ROOT: Self = Self(2);
     /// Holds the reserved blocks of the descriptor table (`resize_inode`).
     pub const RESIZE: Self = Self(7);
-    /// Where mke2fs puts the journal; the superblock decides.
+    /// Inode of the journal in file systems of mke2fs; the superblock decides.
     pub const JOURNAL: Self = Self(8);
 
     /// The number on the disk, where 0 is none.

@@ -10,7 +10,7 @@
 
 use crc::{Crc, Table};
 
-/// Where a sum begins.
+/// Seed of a checksum.
 pub(crate) const START: u32 = !0;
 
 /// Continues a crc32c over `bytes`.

@@ -1,7 +1,7 @@
 //! Other programs: found, run, and quoted in full when they fail.
 //!
-//! A failed oracle is only useful when the log shows what was asked and what was
-//! answered, so every failure carries the command line, the status and the output.
+//! A failed oracle is only useful if the log shows the command and its answer, so every failure
+//! carries the command line, the status and the output.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -34,8 +34,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Where `name` is installed: in `PATH`, or where system tools live, which the `PATH` of
-/// an ordinary user may lack.
+/// Path of the installed `name`: in `PATH`, or where system tools live, which the `PATH` of an
+/// ordinary user may lack.
 pub fn find(name: &str) -> Option<PathBuf> {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/sbin:/sbin"));
@@ -73,7 +73,7 @@ pub fn text(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&run(command)?.stdout).into_owned())
 }
 
-/// The status and everything a program said.
+/// The status and all output of a program.
 pub fn describe(output: &Output) -> String {
     format!(
         "{}\n{}{}",
@@ -92,7 +92,7 @@ pub fn line(command: &Command) -> String {
         .join(" ")
 }
 
-/// Runs what the kit itself depends on.
+/// Runs a command that the kit itself depends on.
 ///
 /// # Panics
 /// When it fails.

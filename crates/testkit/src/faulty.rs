@@ -1,12 +1,11 @@
-//! A file system with faults, for tests of what happens when the one below misbehaves.
+//! A file system with faults, for tests of the behaviour on a failing file system.
 //!
 //! It is a FUSE file system of the test's own process, with files in memory. Between it
-//! and the test there is no page cache: what a read returns is what is stored, and the
-//! counters count what programs asked for. Blocks of zeros take no memory, so files of
-//! gigabytes are cheap.
+//! and the test there is no page cache: reads return the stored data, and the counters count the
+//! requests of programs. Blocks of zeros take no memory, so files of gigabytes are cheap.
 //!
 //! Faults can be changed while it is mounted: let a program begin, then break the disk.
-//! Without any it does what an ordinary program needs; hard links, symbolic links and
+//! Without any it supports the operations of ordinary programs; hard links, symbolic links and
 //! unnamed files (`O_TMPFILE`) are refused, as simple file systems do.
 
 mod blocks;
@@ -168,7 +167,7 @@ impl Faulty {
         self.shared.counters()
     }
 
-    /// For [`require!`](crate::require): FUSE is there.
+    /// For [`require!`](crate::require): FUSE is available.
     pub fn requirement() -> Requirement {
         let needs = [
             requires::root(),

@@ -1,9 +1,8 @@
-//! A guest with a newer kernel, for what this machine's kernel or disks cannot do.
+//! A guest with a newer kernel, for operations that this machine's kernel or disks do not support.
 //!
 //! QEMU boots Debian's newest backported kernel with a small userland. Its disks may be
-//! NVMe whose write zeroes unmap, which is what `FALLOC_FL_WRITE_ZEROES` wants; under
-//! virtio the same kernel refuses. A run takes some seconds, also without KVM: then QEMU
-//! translates.
+//! NVMe whose write zeroes unmap, as `FALLOC_FL_WRITE_ZEROES` requires; under virtio the same
+//! kernel refuses. A run takes some seconds, also without KVM: then QEMU translates.
 //!
 //! Everything, including QEMU, is in one directory ([`prepare`](Guest::prepare)) and runs from
 //! there; nothing is installed, mounted or chrooted. The guest sees the directory read-only
@@ -106,7 +105,7 @@ impl Guest {
     ///
     /// # Panics
     /// When the guest cannot be prepared or started, or ends without a status of the
-    /// script: then with what QEMU and the kernel said last.
+    /// script: then with the last output of QEMU and the kernel.
     #[track_caller]
     pub fn run(script: &str, options: &Options) -> Output {
         Self::prepare().unwrap_or_else(|error| panic!("guest: {error}"));

@@ -59,7 +59,7 @@ impl Recipe {
     }
 }
 
-/// Where oracles are kept: `$EXTANT_ORACLES`, or `target/oracles` of the workspace.
+/// Directory of the oracles: `$EXTANT_ORACLES`, or `target/oracles` of the workspace.
 pub fn directory() -> PathBuf {
     match std::env::var_os("EXTANT_ORACLES") {
         Some(directory) => directory.into(),

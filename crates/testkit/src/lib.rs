@@ -5,8 +5,8 @@
 //! 1. `busy`, `command`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries of
 //!    operations on busy files; other programs; FUSE over io_uring, turned on; a deadline for tests
 //!    on FUSE mounts; the `main` of programs whose instructions are counted; Debian packages
-//! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; what a test needs; programs
-//!    run by an unprivileged user; directories for one test
+//! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
+//!    programs run by an unprivileged user; directories for one test
 //! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
 //!    libvirtd; new file systems as bytes; typed results of filefrag, e2fsck, e4defrag, stat and
 //!    qemu-img; mounted file systems on loop devices, thin devices and quota
@@ -14,8 +14,8 @@
 //!    QEMU; util-linux's fallocate with `-w`
 //!
 //! A failure panics with the failed command and its output. Mounts, devices and processes are
-//! guards that are undone on drop, also by a panic; the next process removes what a killed one
-//! left ([`workdir`]). Of the project's crates it uses only `extant-space`.
+//! guards that are undone on drop, also by a panic; the next process removes the files of a killed
+//! one ([`workdir`]). Of the project's crates it uses only `extant-space`.
 
 #![forbid(unsafe_code)]
 

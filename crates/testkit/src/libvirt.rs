@@ -25,7 +25,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// A daemon at work. Ended when dropped.
 #[derive(Debug)]
 pub struct Libvirt {
-    // Ended before its directory goes.
+    // Ended before its directory is removed.
     daemon: Child,
     work: Workdir,
 }
@@ -85,7 +85,7 @@ impl Libvirt {
         self.work.path().join("home")
     }
 
-    /// `virsh`, connected to the daemon, without further words.
+    /// `virsh`, connected to the daemon, without further arguments.
     pub fn virsh(&self) -> Command {
         let mut command = command::tool("virsh");
         let socket = self.work.path().join("run/libvirt/libvirt-sock");

@@ -23,7 +23,7 @@ pub const PACKAGES: &[&str] = &[
     "make",
     "stress-ng",
     "tar",
-    // what a mount of ours is measured beside, and with
+    // programs for comparisons with our mount, and for its measurement
     "fuse2fs",
     "sqlite3",
     // clients and servers of NBD

@@ -1,4 +1,4 @@
-//! Tests say what they need.
+//! Requirements of tests.
 //!
 //! A test that needs root, a tool or a feature of the kernel names it in its first line:
 //!
@@ -20,7 +20,7 @@ use std::path::Path;
 
 use crate::command;
 
-/// Something a test needs, and whether it is there.
+/// A requirement of a test, and whether it is met.
 #[derive(Clone, Debug)]
 #[must_use = "hand it to require!"]
 pub struct Requirement {
@@ -37,12 +37,12 @@ impl Requirement {
         }
     }
 
-    /// True when it is there.
+    /// True if it is met.
     pub fn is_met(&self) -> bool {
         self.met
     }
 
-    /// The need in words.
+    /// The requirement as text.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -53,7 +53,7 @@ pub fn tool(name: &str) -> Requirement {
     Requirement::new(name, command::find(name).is_some())
 }
 
-/// The user may do everything.
+/// The user is privileged.
 pub fn root() -> Requirement {
     Requirement::new("root", rustix::process::geteuid().is_root())
 }
@@ -104,7 +104,7 @@ macro_rules! require {
     };
 }
 
-/// The judgement behind [`require!`](crate::require): false after saying what is missing.
+/// The judgement behind [`require!`](crate::require): false after printing the missing one.
 ///
 /// # Panics
 /// When something is missing and `EXTANT_TEST_STRICT` is 1.

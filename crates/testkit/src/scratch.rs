@@ -200,7 +200,7 @@ impl Scratch {
         self.filesystem
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     ///
     /// # Panics
     /// After [`unmount`](Self::unmount).
@@ -282,7 +282,7 @@ impl Scratch {
         directory
     }
 
-    /// A directory beside the file system, on what the host has.
+    /// A directory outside of the file system, on the host's.
     ///
     /// # Panics
     /// When the name is taken.

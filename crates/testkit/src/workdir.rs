@@ -97,7 +97,7 @@ fn base() -> PathBuf {
     fs::canonicalize(&base).unwrap_or(base)
 }
 
-/// Clears what processes that are gone left in `base`.
+/// Removes the files of ended processes in `base`.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else {
         return;
@@ -114,10 +114,10 @@ fn sweep(base: &Path) {
 }
 
 fn clear(directory: &Path) {
-    // Listed first: of a file on a mount that is gone, only the end of the path is known.
+    // Listed first: of a file on a removed mount, only the end of the path is known.
     let devices = loop_devices_in(directory);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // The last mounted goes first; the fifth word of a line is the place.
+    // The last mounted is unmounted first; the fifth word of a line is the place.
     for line in mounts.lines().rev() {
         let place = line.split(' ').nth(4).unwrap_or_default();
         if Path::new(place).starts_with(directory) {

@@ -59,7 +59,7 @@ fn write_zeroes_on_nvme_leaves_written_extents() {
         "{text}"
     );
     assert!(!map.contains("unwritten"), "{text}");
-    // The disk unmapped: what reads as written zeros costs the host nothing.
+    // The disk unmapped: written zeros of the guest need no space on the host.
     assert!(oracle::allocated_bytes(&disk) < 32 * MIB);
     oracle::assert_e2fsck_clean(&disk);
 }

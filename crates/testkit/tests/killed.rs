@@ -13,7 +13,7 @@ use extant_testkit::{command, require};
 const ROLE: &str = "EXTANT_TEST_ROLE";
 const NAME: &str = "files_of_a_killed_process_are_removed_by_the_next";
 
-/// This test again, in a process of its own.
+/// This test again, in a separate process.
 fn again(role: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command

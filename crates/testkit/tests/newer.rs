@@ -24,7 +24,7 @@ fn newer_fallocate_allocates_and_knows_write_zeroes() {
     assert_eq!(oracle::allocated_bytes(&file), 1 << 20);
     assert!(!oracle::filefrag(&file).is_extant());
 
-    // No loop device takes write zeroes, so far; what counts is that the option is known.
+    // No loop device takes write zeroes, so far; the test only checks that the option is known.
     let output = newer::fallocate()
         .args(["-w", "-l", "1MiB"])
         .arg(&file)

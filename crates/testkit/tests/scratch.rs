@@ -1,4 +1,4 @@
-//! Scratch file systems are what they say, fail where they shall, and leave nothing.
+//! Scratch file systems have the requested type, fail on request, and leave no files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -134,7 +134,7 @@ fn panic_of_a_test_leaves_nothing() {
             .memory(64 * MIB)
             .build();
         place = scratch.path().parent().map(Path::to_owned);
-        // Dropped after the file system: the unmount meets an open file.
+        // Dropped after the file system: the unmount finds an open file.
         panic::panic_any(create(&scratch.path().join("open")));
     }));
     let held = result.unwrap_err();
@@ -145,7 +145,7 @@ fn panic_of_a_test_leaves_nothing() {
         })
     );
     drop(held);
-    // The loop device goes with the last file.
+    // The loop device is removed with the last file.
     let start = std::time::Instant::now();
     while mounts_and_loops().contains(place.to_str().unwrap()) {
         assert!(start.elapsed().as_secs() < 10, "{}", mounts_and_loops());

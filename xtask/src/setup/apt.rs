@@ -77,8 +77,8 @@ struct Failed {
     lasting: bool,
 }
 
-/// Fetches the lists, then installs, with old lists if need be: one mirror of several that is
-/// gone for good must not stop what does not need it.
+/// Fetches the lists, then installs, with old lists if need be: one dead mirror of several must not
+/// stop steps that do not need it.
 fn install(missing: &[String], rights: Rights) -> Result<(), Failed> {
     let updated = run(apt(rights, "update"));
     let mut install = apt(rights, "install");

@@ -1,4 +1,4 @@
-//! Rust text without what is no code: comments and literals become spaces.
+//! Rust text without comments and literals: comments and literals become spaces.
 //!
 //! Every line keeps its number, so findings in the result are places in the
 //! source. This is a scanner and no parser: it knows as much of Rust as is
@@ -47,7 +47,7 @@ pub fn test_modules(code: &str) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// The words of a text with their places; a word is what could be an identifier.
+/// The words of a text with their places; a word has the form of an identifier.
 pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     text.split(move |c| !is_word(c))

@@ -11,7 +11,7 @@ use super::tree::Tree;
 const BANNED: &str = include_str!("banned.txt");
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// A phrase and what to write instead.
+/// A phrase and its replacement.
 struct Phrase {
     words: Vec<&'static str>,
     instead: &'static str,
@@ -112,7 +112,7 @@ fn prose_of_markdown(text: &str) -> String {
     without_code_spans(&lines.join("\n"))
 }
 
-/// Replaces what is in backticks, within a line, by a sign that joins no phrase.
+/// Replaces text in backticks, within a line, by a sign that joins no phrase.
 fn without_code_spans(text: &str) -> String {
     let line = |line: &str| {
         let mut kept = String::with_capacity(line.len());

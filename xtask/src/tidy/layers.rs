@@ -96,7 +96,7 @@ pub fn check(metadata: &Value) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Arrows of the table that no dependency of the crate goes along: the diagram would be wrong.
+/// Arrows of the table that no dependency of the crate uses: the diagram would be wrong.
 pub fn unused(metadata: &Value) -> Result<Vec<Finding>> {
     let packages = packages(metadata).context("cargo metadata has another shape than expected")?;
     let mut findings = Vec::new();

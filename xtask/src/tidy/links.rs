@@ -109,7 +109,7 @@ fn file_of(target: &str) -> Option<&str> {
     (!is_elsewhere && !file.is_empty()).then_some(file)
 }
 
-/// The path from the root of what `from` calls `target`; `None` outside the tree.
+/// The path from the root of the link `target` in `from`; `None` outside the tree.
 fn resolve(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<_> = match target.strip_prefix('/') {
         Some(_) => Vec::new(),

@@ -7,7 +7,7 @@ use super::Finding;
 use super::code::{code_only, line_of, test_modules, words};
 use super::tree::Tree;
 
-/// Names that say nothing about what is inside.
+/// Names that say nothing about the content.
 const EMPTY_NAMES: [&str; 4] = ["util", "utils", "misc", "helpers"];
 /// Crates whose files at the border to the system, or to C, may hold `unsafe`.
 const UNSAFE_CRATES: [&str; 5] = [
@@ -104,7 +104,7 @@ fn is_root(path: &Path) -> bool {
         || (!is_in_src && ["tests", "benches", "examples"].into_iter().any(is_in))
 }
 
-/// Where the files may be that `text` names as modules.
+/// Paths of the files that `text` declares as modules.
 fn modules_of(path: &Path, text: &str) -> Vec<PathBuf> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let has_own_directory = !is_root(path) && !path.ends_with("mod.rs");

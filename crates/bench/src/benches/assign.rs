@@ -42,7 +42,7 @@ const SCRATCH: u64 = 256 * GIB;
 const SCRATCH_MEMORY: u64 = 4 * GIB;
 /// The other question: how many requests a large assign becomes.
 const HUGE: u64 = 100 * GIB;
-/// Microseconds that a request beside an assign may take (p99). Not a ratio to the time without:
+/// Microseconds that a request may take during an assign (p99). Not a ratio to the time without:
 /// the file system below locks the inode while it allocates, and the other request takes
 /// microseconds.
 const WAIT_MAX: f64 = 1000.0;

@@ -1,4 +1,4 @@
-//! `cancel`: how soon `extant create` stops, and what a run after a kill writes again.
+//! `cancel`: how soon `extant create` stops, and the bytes that a run after a kill writes again.
 //!
 //! Moments are random over the time that a whole run takes, from a seed that the report
 //! shows. A run that ends before its signal does not count and is drawn again.
@@ -116,7 +116,7 @@ struct Work<'a> {
     whole: Duration,
     metrics: Metrics,
     leftovers: usize,
-    /// Time to the exit, moment of the signal, and what the run was doing.
+    /// Time to the exit, moment of the signal, and phase of the run.
     slowest: (Duration, Duration, String),
 }
 

@@ -1,4 +1,4 @@
-//! `ext4`: the engine beside the kernel's ext4 on the same machine, both on memory.
+//! `ext4`: the engine compared with the kernel's ext4 on the same machine, both on memory.
 //!
 //! The kernel's file system is mounted from a loop device on a file in memory (tmpfs). The engine
 //! uses a file in memory without a mount. mke2fs makes both with the same options and a journal.

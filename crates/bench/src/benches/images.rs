@@ -1,4 +1,4 @@
-//! `images`: disk images made and served, beside qemu-img and qemu-nbd.
+//! `images`: disk images made and served, compared with qemu-img and qemu-nbd.
 //!
 //! - The table of "Preallocation modes of qcow2" (docs/background.md) over NBD: 4 KiB random writes
 //!   to images of each format and preallocation mode, at queue depths 1 and 64, with a new image

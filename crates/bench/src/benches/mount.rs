@@ -1,4 +1,5 @@
-//! `mount`: `extant mount` beside fuse2fs, the kernel's ext4, and a FUSE server that does nothing.
+//! `mount`: `extant mount` compared with fuse2fs, the kernel's ext4, and a FUSE server without
+//! work.
 //!
 //! All are mounted for the whole run and alternate, each on its own image in memory, which mke2fs
 //! made with the same options. Ours is the installed command with default options. The *floor* is

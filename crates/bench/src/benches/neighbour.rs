@@ -1,9 +1,9 @@
 //! `neighbour`: the cost of `extant create --background` for other users of the same disk.
 //!
 //! The two jobs of "Forced zeroes" (docs/background.md): ten writers of 2 MiB that use the full
-//! bandwidth, and one synchronous writer of 4 KiB. Each runs alone and beside `extant create`,
-//! alternating (alone, beside, beside, alone, ...), so that a drift of the machine affects both.
-//! The loss is the median over the pairs; the spread of the runs alone shows the noise.
+//! bandwidth, and one synchronous writer of 4 KiB. Each runs alone and concurrently with `extant
+//! create`, alternating (alone, beside, beside, alone, ...), so that a drift of the machine affects
+//! both. The loss is the median over the pairs; the spread of the runs alone shows the noise.
 //!
 //! The background load starts when fio begins to count, so its start is included.
 

@@ -1,4 +1,4 @@
-//! `pool`: volumes made, listed and cancelled, beside libvirt.
+//! `pool`: volumes created, listed and cancelled, compared with libvirt.
 //!
 //! libvirt's side is virsh with a private libvirtd (testkit), which runs for the whole bench and
 //! has a pool on the same file system. `extant` has no daemon: each command is a process that opens

@@ -1,9 +1,9 @@
-//! `sync4k`: what written space buys: small durable writes to files in each state.
+//! `sync4k`: the gain of written space: small durable writes to files in each state.
 //!
 //! Seeds/0's third table: 4 KiB direct writes one after the other, each followed by
 //! fdatasync, to a sparse, an unwritten, a written file, and to one made by
-//! `extant create`; on the machine's disk and on loop devices over memory. Every sample
-//! has a fresh file and goes over it once at most.
+//! `extant create`; on the machine's disk and on loop devices over memory. Every sample has a fresh
+//! file and writes each block at most once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -171,7 +171,7 @@ fn warm(directory: &Path, device: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file in `state`; how, in words.
+/// Makes a file in `state`; the method, as text.
 fn make(context: &Context, file: &Path, state: FileState, size: u64) -> Result<String> {
     let mut command = match state {
         FileState::Sparse => {

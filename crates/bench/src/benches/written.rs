@@ -4,9 +4,9 @@
 //! fio's ceilings are its own count of the writes alone.
 //!
 //! There are two ceilings, since a thin disk is slower where nothing was stored before:
-//! overwriting a written file, and the first writes to new blocks. What `extant create`
-//! makes is on new blocks; `extant materialize` over blocks that hold data already
-//! corresponds to the first ceiling. docs/benchmarks.md, "Traps".
+//! overwriting a written file, and the first writes to new blocks. `extant create` allocates new
+//! blocks; `extant materialize` over blocks that hold data already corresponds to the first
+//! ceiling. docs/benchmarks.md, "Traps".
 
 mod huge;
 mod method;

@@ -1,4 +1,4 @@
-//! Where this build's library is, and C programs over it.
+//! The library of this build, and C programs that use it.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Where the file goes and what it is called: paths, names, permissions.
+//! Destination and name of the file: paths, names, permissions.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -280,7 +280,7 @@ fn drawn(columns: u32, locale: &str) -> Vec<String> {
         .env("LC_ALL", locale)
         .stdin(Stdio::null());
     let text = command::text(output).unwrap();
-    // The result comes behind the bar, and is as long as it is.
+    // The result is printed after the bar, in full length.
     let (bar, _) = text.split_once("/a: 16 MiB").expect(&text);
     let states = bar.split(['\r', '\n']).map(|state| {
         let pieces = state.split("\x1b[").map(|piece| {

@@ -1,4 +1,4 @@
-//! Arguments of every kind: status, and the sense of what is said.
+//! Arguments of every kind: status, and the meaning of the message.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::program::{Answer, Program};
 
 const MODES: [&str; 9] = ["-c", "-d", "-i", "-n", "-p", "-r", "-w", "-x", "-z"];
 
-/// Runs both on a file `f` of 20000 bytes, and with no file; the answers and what is left.
+/// Runs both on a file `f` of 20000 bytes, and with no file; the answers and the resulting files.
 #[track_caller]
 fn same(arguments: &[&str]) {
     for size in [None, Some(20_000)] {
@@ -23,7 +23,7 @@ fn same(arguments: &[&str]) {
             let answer = program.run(work.path(), arguments).plain();
             (answer, fs::read(&file).ok())
         });
-        // getopt and clap have words of their own for what is no option.
+        // getopt and clap have different messages for unknown options.
         let is_usage = wanted.0.stderr.contains("Try ");
         let is_same = if is_usage {
             let last = |answer: &Answer| answer.stderr.lines().last().map(str::to_owned);

@@ -1,8 +1,8 @@
-//! `extant fallocate` beside the real fallocate.
+//! `extant fallocate` compared with util-linux's fallocate.
 //!
-//! - `commands`, `files`: what is answered to every kind of argument and file;
+//! - `commands`, `files`: the answer to every kind of argument and file;
 //! - `differential`: random sequences of operations, compared after each step;
-//! - `write_zeroes`: what `-w` guarantees where the kernel refuses it.
+//! - `write_zeroes`: the guarantees of `-w` if the kernel refuses it.
 
 mod commands;
 mod differential;

@@ -63,7 +63,7 @@ impl Answer {
         }
     }
 
-    /// The same, where the real one has words of its own for an error number.
+    /// The same, if util-linux has its own message for an error number.
     pub fn plain(mut self) -> Self {
         let own = "keep size mode is unsupported";
         self.stderr = self.stderr.replace(own, "Operation not supported");

@@ -5,7 +5,7 @@ use std::fmt;
 /// Files stay about this small, in blocks, to provoke collisions.
 const BLOCKS: u64 = 48;
 
-/// One thing done to a file.
+/// One operation on a file.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Bytes are written, all of one value, which may be 0.
@@ -36,7 +36,7 @@ pub struct Sequence {
 impl Sequence {
     /// Steps for files with blocks of `block_bytes`.
     pub fn new(seed: u64, block_bytes: u64) -> Self {
-        // Small seeds differ in few bits; 0 would stay 0.
+        // Small seeds differ in few bits; 0 would remain 0.
         let state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self { state, block_bytes }
     }

@@ -48,7 +48,7 @@ fn states(file: &Path) -> Vec<(u64, u64, ExtentState)> {
     states
 }
 
-/// Random files and ranges: bytes, size and states against what is promised.
+/// Random files and ranges: bytes, size and states compared with the guarantees.
 fn random_ranges(filesystem: Filesystem) {
     require!(requires::tool("filefrag"), filesystem.requirement());
     let scratch = scratch(filesystem);
@@ -170,7 +170,7 @@ fn unaligned_edges_that_were_hole_or_unwritten_become_written_whole() {
         ];
         assert_eq!(states(&file), wanted, "{filesystem}");
 
-        // Written edges keep what is outside the range.
+        // Written edges keep the data outside the range.
         fs::write(&file, vec![7; 65_536]).unwrap();
         must(scratch.path(), "-w -o 5000 -l 10000 f");
         let mut bytes = vec![7; 65_536];

@@ -1,4 +1,4 @@
-//! `extant fs check` and e2fsck agree; `extant fs mkfs` makes what both like.
+//! `extant fs check` and e2fsck agree; `extant fs mkfs` makes an image that both accept.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

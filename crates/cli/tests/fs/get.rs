@@ -59,11 +59,11 @@ fn tree_that_went_in_comes_out_the_same() {
     let image = Image::new(64);
     let source = tree(image.work.path());
     image.fs(&["put", "-r", "IMAGE", "tree", "/"]).success();
-    // Into a directory that is there, under its own name.
+    // Into an existing directory, under its own name.
     let out = image.work.directory("out");
     image.fs(&["get", "-r", "IMAGE", "/tree", "out"]).success();
     assert_same_trees(&source, &out.join("tree"), Owners::Left);
-    // Again, over what is there; and refused when that is not wanted.
+    // Again, over the existing files; and refused when that is not wanted.
     image.fs(&["get", "-r", "IMAGE", "/tree", "out"]).success();
     assert_same_trees(&source, &out.join("tree"), Owners::Left);
     image
@@ -184,7 +184,7 @@ fn cat_writes_holes_as_zeros_and_leaves_them_out_of_files() {
     }
 }
 
-/// The value of an attribute of what has the path itself.
+/// The value of an attribute of the path itself, without following links.
 fn attribute(path: &std::path::Path, name: &str) -> Option<Vec<u8>> {
     let mut value = vec![0; 256];
     let length = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;

@@ -167,7 +167,7 @@ pub fn tree(work: &Path) -> PathBuf {
     root
 }
 
-/// A line for everything in a tree but `lost+found`: what it is, whose, its times and its bytes.
+/// A line for everything in a tree but `lost+found`: its type, owner, times and bytes.
 pub fn describe(root: &Path, owners: Owners) -> Vec<String> {
     let mut lines = Vec::new();
     let mut pending = vec![root.to_path_buf()];

@@ -1,4 +1,4 @@
-//! `create`, `fallocate`, `materialize` and `map` with `--in`: the kernel sees what they made.
+//! `create`, `fallocate`, `materialize` and `map` with `--in`: the kernel reads the result.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

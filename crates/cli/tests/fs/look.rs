@@ -165,7 +165,7 @@ fn tree_draws_every_name_once() {
     );
 }
 
-/// The value behind `name:` in dumpe2fs's words.
+/// The value behind `name:` in the output of dumpe2fs.
 fn value<'a>(text: &'a str, name: &str) -> &'a str {
     let line = text.lines().find(|line| line.starts_with(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}"))[name.len() + 1..].trim()

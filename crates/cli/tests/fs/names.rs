@@ -1,5 +1,5 @@
-//! `mkdir`, `mv`, `ln`, `chmod`, `chown`, `rm` do to an image what the programs of the same names
-//! do to the kernel's.
+//! `mkdir`, `mv`, `ln`, `chmod`, `chown`, `rm` change an image as the programs of the same names
+//! change a mount of the kernel.
 
 use std::path::Path;
 use std::process::Command;

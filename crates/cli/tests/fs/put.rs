@@ -1,4 +1,4 @@
-//! Trees go in, and the kernel reads them.
+//! Trees are copied in, and the kernel reads them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

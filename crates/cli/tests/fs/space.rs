@@ -8,7 +8,7 @@ use extant_testkit::{command, require, requires};
 
 use crate::image::{FORMATS, Image, must};
 
-/// Files appended to in turn, so that they and the space between them are in pieces.
+/// Files appended to round-robin, so that they and the space between them are fragmented.
 fn fragment(directory: &Path) {
     fs::create_dir(directory.join("dir")).unwrap();
     let names = ["one", "two", "dir/three"];

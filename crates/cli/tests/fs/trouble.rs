@@ -113,14 +113,14 @@ fn image_mounted_in_another_mount_namespace_is_refused() {
     let disk = images.join("disk.img");
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
     let words = ["mkdir", "images/disk.img", "/d"];
-    // The path by which the loop device knows the file is there in that namespace only.
+    // The path under which the loop device knows the file exists only in that namespace.
     let script = "mount -t tmpfs x hidden; mkdir hidden/i; mount --bind images hidden/i; \
                   mount -o loop hidden/i/disk.img place";
     let namespace = Namespace::with(script, image.work.path());
     assert!(!hidden.join("i").exists() && !place.join("lost+found").exists());
     let refused = ["disk.img", "mounted at", "mount namespace of process"];
     image.fs(&words).refused(4, &refused);
-    // A user who may not ask the driver gets the answer from the size.
+    // For a user without access to the driver the size determines the answer.
     let as_user = |words: &[&str]| {
         let mut command = as_nobody(&image.command("fs", words), &image.work);
         run(command.current_dir(image.work.path()))
@@ -129,7 +129,7 @@ fn image_mounted_in_another_mount_namespace_is_refused() {
     let look = image.fs(&["ls", "images/disk.img"]);
     assert!(look.stderr.contains("mounted at"), "{look}");
     drop(namespace);
-    // The loop device goes with its mount, which goes a moment after the last process.
+    // The loop device is removed with its mount, and that shortly after the last process.
     let free = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
         image.fs(&words).code == Some(0)
@@ -213,7 +213,7 @@ fn image_that_needs_recovery_is_read_without_writing() {
             .arg("-f")
             .arg(mounted.place.join("new/file")),
     );
-    // As a power cut would leave it.
+    // The state after a power cut.
     let copy = image.work.path().join("copy.img");
     must(
         command::tool("cp")

@@ -117,7 +117,7 @@ fn wrong_words_are_refused_and_leave_nothing() {
     }
     let words = "backing_file=base.raw,backing_fmt=raw";
     create(&file, "2MiB", &["-o", words, "--preallocation", "full"]).refused(2, &["hide it"]);
-    // Nothing of it is there but the name.
+    // Only its name exists.
     create(&file, "2MiB", &["-o", words]).refused(4, &["base.raw", "not there"]);
     fs::write(work.path().join("base.raw"), [1; 512]).unwrap();
     // With a backing file nothing is preallocated.

@@ -1,4 +1,4 @@
-//! `extant map`: pictures that replace nothing, images below directories, statuses, and words about
+//! `extant map`: pictures that replace nothing, images below directories, statuses, and text about
 //! fragments.
 
 use std::fs;

@@ -156,7 +156,7 @@ fn image_create_has_the_syntax_of_qemu_img() {
     assert_eq!(fs::metadata(file("r")).unwrap().len(), 5000);
     image(&work, &["create", "b.qcow2", "4M"]).refused(4, &["b.qcow2", "--force"]);
     image(&work, &["create", "--force", "b.qcow2", "4M"]).success();
-    // As large as its backing file, unless something else is said.
+    // As large as its backing file, unless a size is given.
     let top = ["create", "-f", "qcow2", "-b", "a", "-F", "qcow2", "top"];
     let made = image(&work, &[&top[..], &["--json"]].concat()).success();
     assert_eq!(made.number("/size_bytes"), 8 * MIB);

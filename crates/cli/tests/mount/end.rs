@@ -11,7 +11,7 @@ use crate::image::must;
 use crate::stand::{Stand, can_mount, patiently, send, wait_for_end};
 use crate::support::{extant, noise, run, wait_until};
 
-/// `ENOTCONN`: the server is gone.
+/// `ENOTCONN`: the server has ended.
 const NOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 
 #[test]
@@ -24,7 +24,7 @@ fn every_signal_ends_the_server_in_order() {
     {
         let server = stand.mount_in_foreground();
         let name = format!("f{index}");
-        // Not synced: what the kernel holds is written back when it is unmounted.
+        // Not synced: the kernel writes its dirty data back when it is unmounted.
         fs::write(stand.path(&name), noise(index as u64, 300_000)).unwrap();
         let (answer, _) = server.stop(signal);
         answer.success();

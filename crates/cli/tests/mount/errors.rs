@@ -123,7 +123,7 @@ fn image_in_the_hands_of_the_kernel_is_refused() {
     stand.end();
 }
 
-/// A loop device that takes no writes.
+/// A read-only loop device.
 struct ReadOnlyDisk(PathBuf);
 
 impl ReadOnlyDisk {

@@ -1,8 +1,8 @@
 //! `extant mount` and `extant umount` as a user runs them, and the other commands on paths inside a
 //! mount.
 //!
-//! The oracles are the kernel's mount table, e2fsck, and what the kernel's ext4 and the commands on
-//! images read afterwards.
+//! The oracles are the kernel's mount table, e2fsck, and the files that the kernel's ext4 and the
+//! commands on images read afterwards.
 
 #[allow(dead_code)]
 #[path = "../fs/image.rs"]

@@ -82,7 +82,7 @@ fn mount_and_umount_of_the_system_find_the_program() {
     assert_eq!(silent.stdout, "");
     assert_eq!(stand.seen().unwrap().fs_type, "fuse.extant");
     fs::write(stand.path("file"), "data").unwrap();
-    // It goes through our own, and so waits for the image.
+    // It runs our own, and so waits for the image.
     patiently(command::tool("umount").arg(&stand.directory)).success();
     assert!(!stand.is_mounted());
     stand.assert_closed();
@@ -119,7 +119,7 @@ fn mount_is_made_read_only_and_writable_again() {
     assert!(has("ro") && has("noexec") && has("allow_other"));
     let refused = fs::write(stand.path("file"), "two").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // The server may be gone now as in a crash.
+    // The server may have ended now as in a crash.
     let copy = stand.image.work.path().join("copy.img");
     fs::copy(&stand.image.path, &copy).unwrap();
     let cat = |image: &Path| {

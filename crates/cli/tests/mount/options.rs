@@ -1,4 +1,4 @@
-//! Every option of `-o` once, by what it does.
+//! Every option of `-o` once, by its effect.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

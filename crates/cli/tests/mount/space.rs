@@ -119,7 +119,7 @@ fn every_mode_is_accepted_and_visible_in_the_map() {
         joined
     };
     let line = |offset, length, state: &str| (offset * KIB, length * KIB, state.to_owned());
-    // Also what was reserved behind the end.
+    // Also blocks reserved behind the end.
     assert_eq!(states(&file), [line(0, 128, "unwritten")]);
     let data_wanted = [
         line(0, 16, "written"),

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::image::Image;
 use crate::support::{Answer, Running, extant, run, wait_until};
 
-/// Shell lines for a new namespace of mounts: what other tests have mounted would stay there after
-/// their unmount.
+/// Shell lines for a new namespace of mounts: mounts of other tests would remain there after their
+/// unmount.
 pub const LEAVE_OTHER_MOUNTS: &str = "cut -d ' ' -f 5 /proc/self/mountinfo | grep extant-test- | tac | xargs -r -n 1 umount -l || true\n";
 
 /// Requirements of mounting.
@@ -48,7 +48,7 @@ pub fn patiently(command: &mut Command) -> Answer {
     try_while_busy(is_busy, || run(command))
 }
 
-/// An image of its own. Whatever is mounted goes with the value.
+/// An image of its own. Dropping the value unmounts everything.
 pub struct Stand {
     pub image: Image,
     pub directory: PathBuf,

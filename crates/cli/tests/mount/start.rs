@@ -116,7 +116,7 @@ fn names_with_spaces_commas_and_backslashes_are_found_again() {
     stand.directory = stand.image.work.directory("m n,\\o");
     stand.mount(&[]).success();
     assert_eq!(stand.seen().unwrap().source, stand.image.path);
-    // By what is mounted, from where it is.
+    // By the image, from its directory.
     let mut umount = extant();
     umount.arg("umount").arg("a b,c\\d\te.img");
     run(umount.current_dir(stand.image.work.path())).success();

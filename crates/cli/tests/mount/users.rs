@@ -81,7 +81,7 @@ impl Room {
         command
     }
 
-    /// `extant WORDS`, run by the user `nobody` beside the image.
+    /// `extant WORDS`, run by the user `nobody` in the directory of the image.
     fn extant(&self, words: &[&str]) -> Answer {
         let program = self.program.to_str().unwrap();
         let answer = run(self.as_nobody(program).args(words));

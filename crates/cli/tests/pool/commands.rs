@@ -140,7 +140,7 @@ fn images_are_volumes_like_others() {
         "backing_file=base,backing_fmt=raw",
     ];
     vol("create", &pool, &top).success();
-    // Nothing is said of space, and nothing hides the backing file.
+    // No space is given, and the backing file remains visible.
     vol("resize", &pool, &["top.qcow2", "9MiB"]).success();
     let info = vol("info", &pool, &["top.qcow2"]).success();
     assert!(info.stdout.contains("base (raw), not opened"), "{info}");

@@ -1,4 +1,4 @@
-//! Pools in ext4 images, as commands and processes meet in them.
+//! Pools in ext4 images, shared by commands and processes.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -73,7 +73,7 @@ fn session_in_an_image_needs_no_root_and_no_mount() {
     assert_eq!(listed.text("/pools/0/path"), target);
     nobody(&["pool", "delete", "box"]).success();
     assert_e2fsck_clean(&image);
-    // By its path, its root is a pool; nothing else was put there.
+    // By its path, its root is a pool; no other file was created there.
     let outside = say("vol", "list", &image, &["--json"]).success().json();
     assert_eq!(outside["volumes"].as_array().unwrap().len(), 0, "{outside}");
 }
@@ -123,7 +123,7 @@ fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     let (_scratch, image) = stand();
     let id = create_slowly(&image, "a");
     wait_until("the job's progress", || has_begun(&image, &id));
-    // The jobs are seen while one of them has the image; what others change of it is refused.
+    // The jobs are seen while one of them has the image; changes by others are refused.
     let jobs = say("job", "list", &image, &["--json"]).success().json();
     assert_eq!(jobs["jobs"][0]["state"], "running");
     run(extant().args(["fs", "rm"]).arg(&image).arg("/a")).refused(4, &["disk.img"]);

@@ -1,9 +1,9 @@
 //! `kill -9` at random moments of every operation.
 //!
-//! After each: no volume is half there under its name, what the killed process left is found by
-//! `refresh`, and after a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many of
-//! each kind of pool (60 by default). An image is clean for e2fsck each time; half of the jobs
-//! there have others beside them who want their turn.
+//! After each: no incomplete volume has its name, `refresh` finds the files of the killed process,
+//! and after a resume or a cancel none of them is left. `EXTANT_KILLS` is the number for each kind
+//! of pool (60 by default). An image is clean for e2fsck each time; half of the jobs there run with
+//! concurrent waiters for the image.
 
 use std::fs;
 use std::io::Write;
@@ -188,7 +188,7 @@ impl Stand {
             ("image.qcow2", &self.image),
         ];
         for (name, content) in files {
-            // Of an image, what is the same may take more space than it did: zeros that were holes.
+            // The same content of an image may take more space than before: zeros that were holes.
             if name == "image.qcow2" || self.read(name).as_deref() != Some(content) {
                 let file = self.outside("content");
                 fs::write(&file, content).unwrap();
@@ -280,15 +280,16 @@ impl Stand {
         }
     }
 
-    /// A file with what a volume holds, for those who want one; `None`: there is no such volume.
+    /// A file with the content of a volume, for operations that need one; `None`: there is no such
+    /// volume.
     fn copy_of(&self, volume: &str) -> Option<PathBuf> {
         let copy = self.aside.path().join(volume);
         fs::write(&copy, self.read(volume)?).unwrap();
         Some(copy)
     }
 
-    /// QEMU finds no corruption at any time, and no leak in a new image; the disk reads as before,
-    /// or as it is to.
+    /// QEMU finds no corruption at any time, and no leak in a new image; the disk has its old or
+    /// its new content.
     #[track_caller]
     fn check_images(&self, operation: Operation, is_done: bool) {
         let disk = disk_of(&self.outside("source.qcow2"));

@@ -89,7 +89,7 @@ fn libvirt_and_extant_read_each_others_images() {
     let info = |name: &str| ours(&["vol", "info", "vms", name, "--json"]);
     assert_eq!(info("theirs.qcow2").text("/format"), "qcow2");
     assert_eq!(info("theirs.qcow2").number("/size_bytes"), 8 * MIB);
-    // Neither its name nor anybody said so.
+    // Neither its name nor the user states the format.
     assert!(info("unsaid").json()["format"].is_null());
     ours(&["vol", "format", "vms", "unsaid", "qcow2"]);
     assert_eq!(info("unsaid").number("/size_bytes"), 8 * MIB);

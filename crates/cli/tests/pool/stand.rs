@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Answer, Running, extant, run};
 
-/// A file system in memory: what is tested here is not the disk.
+/// A file system in memory: these tests do not test the disk.
 pub fn in_memory(bytes: u64) -> Scratch {
     Scratch::builder(Filesystem::Ext4, bytes)
         .memory(2 * bytes)

@@ -20,7 +20,7 @@ const ELSEWHERE: [&str; 4] = ["assign", "job resume", "mount", "serve"];
 /// qemu-img prints a list.
 const LISTS: [&str; 1] = ["image map"];
 
-/// One line a command; what stands before `--json` names it. `IMAGE` is an ext4 file system.
+/// One line a command; the text before `--json` names it. `IMAGE` is an ext4 file system.
 const SESSION: &str = "\
 probe --json .
 create --json a.raw 2MiB

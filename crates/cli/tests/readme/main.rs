@@ -77,7 +77,7 @@ const POOL_COMMANDS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The words of every command, also of those below another.
+/// The names of every command, including subcommands.
 fn all_commands() -> Vec<Vec<&'static str>> {
     let first = COMMANDS.iter().map(|name| vec![*name]);
     let below = FS_COMMANDS.iter().map(|name| vec!["fs", *name]);
@@ -135,7 +135,7 @@ fn help_of_every_command_fits_into_80_columns() {
         let long = help("--help").success();
         assert!(!examples_of(&long.stdout).is_empty(), "{long}");
         let mut helps = vec![long];
-        // There -h is what it is in df(1).
+        // There -h is that of df(1).
         if words != ["fs", "df"] {
             helps.push(help("-h").success());
         }
@@ -302,7 +302,7 @@ fn completions_of_bash_ask_the_program() {
     let script = run(extant().args(["completions", "bash"])).success().stdout;
     let file = work.path().join("extant.bash");
     fs::write(&file, script).unwrap();
-    // As readline asks: the words so far, the last of them to be completed.
+    // As readline asks: the arguments so far, the last of them to be completed.
     let ask = format!(
         "source {}; COMP_WORDS=(extant cre); COMP_CWORD=1; COMP_TYPE=9; \
          _clap_complete_extant extant cre extant; echo \"${{COMPREPLY[*]}}\"",
@@ -351,7 +351,7 @@ fn man_pages_are_made_for_every_command_and_are_clean() {
             "\"EXIT STATUS\"",
             "\"SEE ALSO\"",
         ] {
-            // Not every command has statuses of its own, and then those of all commands are there.
+            // A command without its own statuses lists those of all commands.
             let is_there = text.contains(&format!("\n.SH {section}\n"));
             assert!(is_there, "{name}: no {section}");
         }

@@ -1,4 +1,4 @@
-//! The tools of others on exports, and what the files hold afterwards.
+//! Third-party tools on exports, and the resulting content of the files.
 
 use extant_testkit::command::{run_any_status, tool};
 use extant_testkit::{require, requires};

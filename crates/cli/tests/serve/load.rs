@@ -153,7 +153,7 @@ fn client_that_is_killed_under_load_leaves_a_server_that_serves_others() {
         &["read -P 1 0 4k", "write -P 7 60M 1M", "read -P 7 60M 1M"],
     );
     let tasks = format!("/proc/{}/task", serving.running.pid());
-    // Signals and the listener; the threads of the connections are gone.
+    // Signals and the listener; the threads of the connections have ended.
     wait_until("the end of its threads", || {
         let names = fs::read_dir(&tasks)
             .unwrap()

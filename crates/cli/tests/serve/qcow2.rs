@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::stand::{Stand, qemu_io, said, size};
 use crate::support::{MIB, extant};
 
-/// `qemu-img check` and what `qemu-io` reads of the file itself.
+/// `qemu-img check` and the data that `qemu-io` reads from the file itself.
 #[track_caller]
 fn assert_holds(stand: &Stand, name: &str, reads: &[&str]) {
     let path = stand.path(name);
@@ -200,7 +200,7 @@ fn image_of_small_clusters_is_served_on_after_kills() {
                 "{options}: {output:?}"
             );
         }
-        // At once: the killed one may not be gone yet.
+        // At once: the killed one may not have ended yet.
         let serving = stand.serve(&words);
         let reads: Vec<_> = reads.iter().map(String::as_str).collect();
         qemu_io(&serving.uri("disk"), &reads);

@@ -1,4 +1,4 @@
-//! A server, what it serves, and clients.
+//! A server, its exports, and clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ impl Stand {
         command
     }
 
-    /// A server with the socket `s`, which clients can come to.
+    /// A server with the socket `s`, ready for clients.
     #[track_caller]
     pub fn serve(&self, words: &[&str]) -> Serving {
         let word = self.path("s.pid");

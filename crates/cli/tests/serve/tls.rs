@@ -1,4 +1,4 @@
-//! TLS: who is let in.
+//! TLS: admission of clients.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn clients_are_admitted_by_certificate() {
             .success()
     };
     let creds = ["a.raw", "--tls-creds", "pki"];
-    // With which further arguments who is let in: by us, by others, in the clear.
+    // Further arguments, and the clients admitted with them: by us, by others, in the clear.
     for (more, wanted) in [
         (&[][..], [true, false, false]),
         (&["--tls-any-client"], [true, true, false]),

@@ -129,7 +129,7 @@ fn every_command_names_the_process_that_uses_the_file() {
         &["serve", "--pool", pool, "raw", "--socket", "t"],
     );
     refused(4, &holder, &["image", "resize", image_name, "9MiB"]);
-    // As qemu-img check has it: the check could not be made.
+    // As in qemu-img check: the check could not be made.
     refused(1, &holder, &["image", "check", image_name]);
     serving.end();
     // QEMU, which has locks of its own.

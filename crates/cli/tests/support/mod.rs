@@ -1,7 +1,7 @@
 //! Support of the product tests: the command as a user runs it, and its results.
 //!
-//! Every run is of the built binary, in a process of its own. What it said is kept with
-//! its command line, so that a failed assertion shows both.
+//! Every run is of the built binary, in a process of its own. Its output is kept with its command
+//! line, so that a failed assertion shows both.
 
 // Each test program uses a part of it.
 #![allow(dead_code, unused_imports)]
@@ -53,8 +53,8 @@ pub fn materialize(file: &Path, more: &[&str]) -> Answer {
     run(extant().arg("materialize").arg(file).args(more))
 }
 
-/// `words` as another program of the system, with the built command as its last words:
-/// `setpriv ... extant create ...`.
+/// `words` as another program of the system, with the built command as its last arguments: `setpriv
+/// ... extant create ...`.
 pub fn through(wrapper: &[&str], inner: &Command) -> Command {
     let mut command = command::tool(wrapper[0]);
     command
@@ -191,7 +191,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The names in `directory`, sorted, without what mkfs puts there.
+/// The names in `directory`, sorted, without `lost+found`.
 #[track_caller]
 pub fn names(dir: &Path) -> Vec<OsString> {
     let entries = std::fs::read_dir(dir);
@@ -212,7 +212,7 @@ pub fn assert_names(dir: &Path, wanted: &[&str]) {
     assert_eq!(names(dir), wanted, "in {}", dir.display());
 }
 
-/// Where `extant create` works until `path` is complete.
+/// The partial file of `extant create` until `path` is complete.
 pub fn partial_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().expect("a file name"));
@@ -228,8 +228,8 @@ pub fn wait_for_space_of(path: &Path) {
     });
 }
 
-/// Bytes that are written of the partial file of `path`, whose process was killed: the kernel ends
-/// what that had in flight.
+/// Bytes that are written of the partial file of `path`, whose process was killed: the kernel
+/// finishes its requests in flight.
 #[track_caller]
 pub fn left_written(path: &Path) -> u64 {
     let written = || oracle::filefrag(&partial_of(path)).bytes(ExtentState::Written);

@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Answer;
 
-/// How long a test waits for what must come.
+/// Longest wait of a test for an event.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// With `what` when it takes too long.
+/// With `what` if it takes too long.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -35,7 +35,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`; what it says is read as it comes.
+    /// Starts `command`; its output is read as it arrives.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let line = extant_testkit::command::line(command);

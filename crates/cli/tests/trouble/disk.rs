@@ -157,7 +157,7 @@ fn materialize_after_an_error_keeps_the_data_and_resumes() {
 #[test]
 fn materialize_on_a_device_that_is_gone_is_no_success() {
     require!(Filesystem::Ext4.requirement());
-    // The device is gone under a file whose holes are to be filled.
+    // The device disappears under a file with holes to be filled.
     let scratch = Scratch::new(Filesystem::Ext4, 64 * MIB);
     let file = scratch.path().join("a");
     fs::write(&file, "").unwrap();

@@ -1,4 +1,4 @@
-//! File systems that acknowledge what they did not do: an error, never success.
+//! File systems that report success without effect: an error, never success.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn fallocate_with_false_success_does_not_skip_the_writing() {
 #[test]
 fn fallocate_with_space_mapped_as_data_does_not_skip_the_writing() {
     require!(Faulty::requirement());
-    // Holes and data are all that can be seen here: what is allocated counts as data.
+    // Holes and data are all that can be seen here: allocated space counts as data.
     let fuse = Faulty::new(64 * MIB, Faults::default());
     let file = fuse.path().join("a");
     let answer = create(&file, "16MiB", &["--json"]).success();

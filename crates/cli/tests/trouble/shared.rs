@@ -1,4 +1,4 @@
-//! Copy-on-write: space that would not stay in place is refused by name.
+//! Copy-on-write: file systems that do not overwrite in place are refused by name.
 
 use std::fs;
 use std::path::Path;

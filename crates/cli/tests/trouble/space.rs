@@ -52,7 +52,7 @@ fn no_space_is_reported_before_any_write_on_every_file_system() {
 #[test]
 fn file_that_just_fits_is_made() {
     require!(Filesystem::Ext4.requirement());
-    // No reserve for root; what ext4 keeps for itself is not available to anybody.
+    // No reserve for root; ext4's reserved blocks are not available to any user.
     let scratch = Scratch::builder(Filesystem::Ext4, 64 * MIB)
         .mkfs_options(&["-m", "0"])
         .build();
@@ -99,7 +99,7 @@ fn space_that_runs_out_half_way_leaves_nothing() {
 #[test]
 fn space_taken_by_another_process_leaves_no_file() {
     require!(Filesystem::Ext2.requirement());
-    // Without fallocate space is taken as it is written.
+    // Without fallocate space is allocated as it is written.
     let scratch = Scratch::new(Filesystem::Ext2, 64 * MIB);
     let file = scratch.path().join("a");
     let command = &mut create_command(&file, "48MiB", &["--rate", "32M"]);

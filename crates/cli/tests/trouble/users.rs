@@ -105,7 +105,7 @@ fn common_directory(place: &Place, mode: u32) -> PathBuf {
 fn own_file_renamed_to_a_partial_one_by_another_user_is_not_published() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
-    // Without the sticky bit, others rename what is not theirs.
+    // Without the sticky bit, users can rename files of others.
     let common = common_directory(&place, 0o777);
     let file = common.join("a");
     let mut secret = vec![0; MIB as usize];
@@ -181,7 +181,7 @@ fn forced_creation_by_a_user_keeps_permitted_attributes_and_reports_the_rest() {
     );
     let found = fs::metadata(&file).unwrap();
     assert_eq!((found.uid(), found.gid()), (NOBODY, NOBODY));
-    // The group is another one: it gets what all others had.
+    // The group is another one: it gets the permissions of others.
     assert_eq!(found.mode() & 0o7777, 0o644, "{:o}", found.mode());
 }
 

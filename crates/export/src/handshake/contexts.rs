@@ -81,7 +81,7 @@ impl Handshake<'_> {
         self.acknowledge(option)
     }
 
-    /// The name of the export, and what the queries mean.
+    /// The name of the export, and the matches of the queries.
     fn query(&self, option: u32, data: &[u8]) -> Result<(String, Vec<Context>), Refusal> {
         let mut data = Data(data);
         let name = data.string()?;

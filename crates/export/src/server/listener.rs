@@ -21,7 +21,7 @@ use super::{Address, Shared};
 use crate::events::Event;
 use extant_nbd::socket::Socket;
 
-/// Delay after a failed `accept`, mostly for lack of descriptors or memory.
+/// Delay after a failed `accept`, mostly without free descriptors or memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How long to wait for a killed server that still has its socket.

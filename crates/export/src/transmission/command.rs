@@ -164,7 +164,7 @@ fn valid_flags(command: u16, style: ReplyStyle) -> Option<u16> {
     })
 }
 
-/// Refuses what the export or the negotiated options do not permit.
+/// Refuses commands that the export or the negotiated options do not permit.
 fn check_export(
     header: &RequestHeader,
     action: Action,

@@ -46,7 +46,7 @@ pub(super) struct Slots {
 }
 
 struct Slot {
-    /// `None` while the device has it.
+    /// `None` while it is in flight.
     buffer: Option<AlignedBuffer>,
     command: Option<Command>,
 }

@@ -97,7 +97,7 @@ enum ParseOutcome {
     Added,
     /// The request has not arrived completely.
     Incomplete,
-    /// The sink has to run what it has before the request can be added.
+    /// The sink has to run its requests before another one can be added.
     Deferred,
     /// The client sent `NBD_CMD_DISC`.
     Disconnect,
@@ -352,7 +352,7 @@ impl Receiver {
         received.map_err(|source| Error::from(source).during("receive the data of a request"))
     }
 
-    /// Receives what has arrived; blocks when there is nothing.
+    /// Receives the available data; blocks when there is nothing.
     fn read_available(&mut self, stream: &Stream) -> io::Result<Received> {
         let is_synchronous = self.checks_to_skip.is_some();
         let room = self.free_space();

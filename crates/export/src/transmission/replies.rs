@@ -1,6 +1,6 @@
 //! The replies to a batch, sent by one vectored write.
 //!
-//! The headers are encoded into one buffer; read data is sent from where the device has put it.
+//! The headers are encoded into one buffer; read data is sent from the buffer of the device.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;

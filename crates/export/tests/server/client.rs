@@ -64,7 +64,7 @@ pub struct Chunk {
 }
 
 impl Client {
-    /// A client of `server` that has said that it speaks fixed newstyle.
+    /// A client of `server` that has negotiated fixed newstyle.
     pub fn new(server: &Server) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -127,7 +127,7 @@ impl Client {
     }
 
     pub fn send_option(&mut self, option: u32, data: &[u8]) {
-        // At once: a server that has heard enough hangs up.
+        // At once: a server closes the connection when it refuses the client.
         let length = data.len() as u32;
         self.send(
             &[

@@ -242,7 +242,7 @@ fn of_servers_that_find_a_dead_socket_at_once_one_gets_it() {
 fn socket_of_a_server_that_is_being_killed_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nbd.sock");
-    // It takes no client any more, and is not gone yet.
+    // It accepts no more clients, and has not ended yet.
     let dying = UnixListener::bind(&path).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -222,7 +222,7 @@ fn qemu_tools_convert_compare_and_map() {
             .arg(&copy)
             .arg(&uri),
     );
-    // The same with what qemu reads from the file itself.
+    // The same with the data that qemu reads from the file itself.
     output(
         tool("qemu-img")
             .args(["compare", "-f", "qcow2", "-F", "raw", "-U"])

@@ -3,7 +3,7 @@
 //! Model: two connections alternate. Each step sends a few requests to disjoint blocks at once and
 //! waits for all replies. The model then records which data is durable and which is permitted, and
 //! adds the step number to the log of the disk. Afterwards the power fails at every position of
-//! the log, and each sector must hold what the last step before it permits.
+//! the log, and each sector must hold a content that the last step before it permits.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ fn live(seed: u64) -> (Arc<CrashDevice>, Vec<Promise>) {
             for change in &changes {
                 now.0[change.block].push(change.value);
             }
-            // Until all replies are there, any of them may have come so far.
+            // Until all replies have arrived, any subset of them may have.
             promises.push(now.clone());
             client.send(&bytes);
             for _ in &changes {

@@ -27,7 +27,7 @@ pub struct Probe {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Batches,
-    /// Streams as well. Of transfers that came together the last ends first.
+    /// Streams as well. Of transfers that arrived together the last ends first.
     Streams,
     /// Streams as well, whose transfers end as they are taken.
     StreamsAtOnce,
@@ -88,7 +88,7 @@ impl Probe {
         self.state.lock().unwrap().kept = Some(offset);
     }
 
-    /// How many reads and writes came by streams.
+    /// Number of reads and writes in streams.
     pub fn streamed(&self) -> usize {
         self.streamed.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! TLS: who must use it, who is let in, and that nothing said before it counts.
+//! TLS: required use, admission of clients, and that options negotiated before it are discarded.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};

@@ -213,7 +213,7 @@ fn errors_of_the_device_arrive_with_number_and_place_but_no_path() {
                 assert_eq!(reply[0].kind, style.map(|_| ERROR));
                 device.fail_at(u64::MAX - 1, kind);
             }
-            // Of several at once, only what failed fails.
+            // Of several at once, only the failed ones return an error.
             device.fail_at(0, ErrorKind::Io);
             let (first, second) = (
                 client.encode(TRIM, 0, 0, 512),

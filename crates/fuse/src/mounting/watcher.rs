@@ -36,7 +36,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts a watcher for the mount to come at `directory`.
+    /// Starts a watcher for the future mount at `directory`.
     pub fn start(directory: &Path) -> Result<Self> {
         let mut process = Command::new("sh")
             .args(["-c", SCRIPT, "extant-auto-unmount"])

@@ -79,7 +79,7 @@ pub fn text(name: &str, value: &str) -> Result<String> {
     }
 }
 
-/// `InvalidArgument`: the option takes what `wanted` says.
+/// `InvalidArgument`: the option requires the value described by `wanted`.
 pub fn wrong_value(name: &str, value: &str, wanted: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument)
         .detail(format!("mount option `{name}={value}` is wrong"))

@@ -100,7 +100,7 @@ bitflags! {
         /// The cache of a file is dropped only on the server's notification: no other program
         /// changes it.
         const EXPLICIT_INVAL_DATA = 1 << 25;
-        /// Privileges are dropped by the server, and only when the request says so.
+        /// Privileges are dropped by the server, and only if the request requires it.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR carries whether a new access list drops the set-group-ID bit.
         const SETXATTR_EXT = 1 << 29;

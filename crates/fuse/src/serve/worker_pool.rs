@@ -352,7 +352,7 @@ impl KernelCache for WorkerPool {
         let sender = thread::Builder::new().name("extant-fuse-notices".to_owned());
         let started = sender.spawn(move || {
             while let Some((node, range)) = pool.deferred.next() {
-                // An error means that the file or the connection is gone.
+                // An error means that the file or the connection is closed.
                 let _ = pool.notify(notification(node, range));
             }
         });

@@ -69,7 +69,7 @@ fn panic_is_an_error_for_every_caller_and_for_the_server() {
     assert_eq!(panicked, Errno::IO);
     let error = stand.join().unwrap_err();
     assert!(error.to_string().contains("asked to panic"), "{error}");
-    // The mount is gone, and what was open is an error and no wait.
+    // The mount is removed, and access to open files is an error without a wait.
     assert!(!is_mounted(stand.directory()));
     let after = errno(file.sync_all().unwrap_err());
     assert!(
@@ -103,7 +103,7 @@ fn signal_ends_a_cancellable_operation_without_blocking_others() {
         wait_for("the server to be notified", || {
             stand.shelf.was_cancelled.load(Ordering::SeqCst)
         });
-        // A thread's next request has nothing to do with it.
+        // A thread's next request is not affected.
         fs::write(stand.path("other"), "data").unwrap();
         stand.end();
     }

@@ -365,7 +365,7 @@ impl Operations for Shelf {
         _: Privileges,
     ) -> Result<()> {
         if name == b"user.replace" {
-            // Cached data of the kernel has to come first, and must not come later.
+            // Cached data of the kernel has to be written first, and must not be written later.
             let notifier = self.notifier.get().unwrap();
             notifier.data_changed(node, 0, None)?;
             self.state().node(node)?.data = value.to_vec();

@@ -14,7 +14,7 @@ use extant_testkit::workdir::Workdir;
 use crate::shelf::Shelf;
 use crate::transport;
 
-/// A mount that goes with its value.
+/// A mount that is removed when dropped.
 pub struct Stand {
     pub shelf: Arc<Shelf>,
     pub unmounter: Unmounter,

@@ -1,7 +1,6 @@
 //! Mounts of a user who is not root, and mounts that outlive their server.
 //!
-//! The server is this same program, started again as that user: [`serve_for_another_test`] is what
-//! it runs.
+//! The server is this same program, started again as that user: It runs [`serve_for_another_test`].
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -23,7 +22,7 @@ use crate::shelf::Shelf;
 use crate::stand::{can_mount, is_mounted_for, options};
 
 const NOBODY: u32 = 65534;
-/// Where the started program mounts, and how.
+/// Mount point and options of the started program.
 const PLACE: &str = "EXTANT_WIRE_PLACE";
 const OPTIONS: &str = "EXTANT_WIRE_OPTIONS";
 
@@ -155,7 +154,7 @@ fn can_make_rooms() -> Requirement {
     Requirement::new(missing.unwrap_or("tools"), missing.is_none())
 }
 
-/// No test of its own.
+/// Not a test itself.
 #[test]
 fn serve_for_another_test() {
     let (Ok(place), Ok(list)) = (std::env::var(PLACE), std::env::var(OPTIONS)) else {
@@ -183,7 +182,7 @@ fn user_mounts_and_unmounts_with_the_help_of_fusermount() {
         "auto_unmount",
     ] {
         let mut server = Server::start(NOBODY, options);
-        // The server is there when it has answered.
+        // The server is ready when it has answered.
         assert_eq!(server.room.sh_as_nobody("ls $dir"), "");
         if !options.contains("ro") {
             let script = "echo hello > $dir/file; cat $dir/file; stat -c %U $dir/file";

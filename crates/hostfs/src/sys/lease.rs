@@ -16,7 +16,7 @@ const F_GETSIG: libc::c_int = 11;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_GETOWN_EX: libc::c_int = 16;
 
-/// `struct f_owner_ex` (linux/fcntl.h): who gets the signal.
+/// `struct f_owner_ex` (linux/fcntl.h): the thread that receives the signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Owner {
@@ -62,7 +62,7 @@ impl<'f> WriteLease<'f> {
             signal: fcntl(file, F_GETSIG, 0)?,
             owner: before,
         };
-        // From here on dropping it puts everything back.
+        // From here on dropping it restores the previous state.
         fcntl(file, F_SETSIG, libc::SIGURG)?;
         fcntl(file, libc::F_SETLEASE, libc::F_WRLCK)?;
         Ok(taken)

@@ -3,7 +3,7 @@
 //!
 //! | ioctl | effect |
 //! |---|---|
-//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; for the owner and root, `i` and `a` for root only |
+//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | the flags of `lsattr` and `chattr`; for the owner and root, `i` and `a` for root only |
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in another encoding (`flags`); the kernel reads before it sets |
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |

@@ -97,7 +97,7 @@ impl Default for Directories {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            // 0 is what the kernel uses where there is no handle.
+            // the kernel uses 0 if there is no handle.
             next: AtomicU64::new(1),
         }
     }

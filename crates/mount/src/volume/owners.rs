@@ -3,7 +3,7 @@
 //! A user who builds an image without being root owns the files outside, and root owns them in the
 //! image. The map exchanges two ids, so it is a bijection and loses nothing.
 
-/// An exchange of two numbers; the others stay as they are.
+/// An exchange of two numbers; the others are unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
     /// The other side's number for 0.

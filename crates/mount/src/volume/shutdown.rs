@@ -5,9 +5,9 @@
 //!
 //! | flags | durable before |
 //! |---|---|
-//! | `DEFAULT` | all data, including what the kernel has not written back, and all metadata |
-//! | `LOGFLUSH` | what the server has; data in the kernel's cache is lost |
-//! | `NOLOGFLUSH` | what was durable already |
+//! | `DEFAULT` | all data, including the kernel's dirty data, and all metadata |
+//! | `LOGFLUSH` | the data that the server has; data in the kernel's cache is lost |
+//! | `NOLOGFLUSH` | data already durable |
 //!
 //! Afterwards changes and reads of data fail with `IO`, until the next mount. The kernel continues
 //! to answer from its caches.

@@ -20,7 +20,7 @@ pub(super) const FITRIM: u32 = opcode::read_write::<TrimRange>(b'X', 121) as u32
 #[repr(C)]
 pub(super) struct TrimRange {
     start: u64,
-    /// Of the range; then of what was discarded.
+    /// Of the range; then of the discarded space.
     length: u64,
     run_length_min: u64,
 }

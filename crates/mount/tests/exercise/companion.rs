@@ -140,7 +140,7 @@ impl Companion {
         self.ask(Kind::Keep, file, 0, (0, length), &[]).map(|_| ())
     }
 
-    /// Lets go of it.
+    /// Releases it.
     pub fn drop_kept(&mut self, file: usize) -> Result<(), String> {
         self.ask(Kind::Drop, file, 0, (0, 0), &[]).map(|_| ())
     }
@@ -182,7 +182,7 @@ impl Companion {
         let words = [kind as u32, file as u32, mode, 0];
         let answered = self.exchange(&words, [offset, length], data);
         answered.map_err(|error| {
-            // It goes when there are no more requests, if it has not gone yet.
+            // It ends when there are no more requests, if it has not ended yet.
             self.requests = None;
             let status = self.process.wait();
             format!("the companion: {error}, {status:?}")

@@ -182,7 +182,7 @@ impl Generator {
         let (to_offset, _) = self.range(&files[to]);
         let mut length = length.min(self.reach - to_offset);
         if from == to {
-            // Ranges that overlap are refused; and what is appended is not copied once more.
+            // Ranges that overlap are refused; and appended data is not copied once more.
             let left = files[from].size().saturating_sub(from_offset);
             length = length.min(from_offset.abs_diff(to_offset)).min(left);
         }

@@ -1,9 +1,9 @@
 //! A file as it must be: its bytes, and of each block whether it is a hole, unwritten or written.
 //!
 //! Model: a block has a set of states that it may be in, mostly of one. There are several where the
-//! kernel decides: it writes back whole pages, so a block beside the one that was written may come
-//! to be written. Looking at the extent map settles it. Content is never uncertain: what is not
-//! written reads as zeros.
+//! kernel decides: it writes back whole pages, so a block next to the written one may become
+//! written. Looking at the extent map settles it. Content is never uncertain: unwritten blocks read
+//! as zeros.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ bitflags! {
 pub enum Grain {
     /// As it is.
     Exact,
-    /// As the pages that it touches, when the kernel sees fit.
+    /// As the pages that it touches, at a time chosen by the kernel.
     Pages,
 }
 
@@ -86,9 +86,9 @@ impl Model {
 
     /// Cuts the file or makes it longer.
     ///
-    /// Space kept after the new end is freed with the data that was there. A kernel that caches
-    /// (`grain`) may know of data that the file system has not seen, though, and make the file
-    /// shorter when it seems to grow there: then it may stay.
+    /// Space kept after the new end is freed with its old data. A kernel that caches (`grain`) may
+    /// know of data that the file system has not seen, though, and make the file shorter when it
+    /// seems to grow there: then it may be kept.
     pub fn resize(&mut self, size: u64, grain: Grain) {
         if size <= self.size() {
             let end = size.div_ceil(self.block) as usize;
@@ -111,7 +111,7 @@ impl Model {
         self.bytes.resize(size as usize, 0);
     }
 
-    /// As `fallocate(2)`, with the edges of write zeroes as the project's design has them.
+    /// As `fallocate(2)`, with the edges of write zeroes as in docs/design.md.
     pub fn fallocate(
         &mut self,
         mode: FallocateMode,
@@ -126,7 +126,7 @@ impl Model {
         match mode {
             Mode::CollapseRange => return self.collapse(offset, end),
             Mode::InsertRange => return self.insert(offset, end),
-            // Blocks after the end of the file stay.
+            // Blocks after the end of the file are kept.
             Mode::PunchHole => {
                 let end = end.min(self.size().next_multiple_of(self.block));
                 self.zero(offset, end);
@@ -155,7 +155,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `seek` may have answered so; what is wrong, if not.
+    /// Whether `seek` may have answered so; the difference, if not.
     pub fn judge_seek(
         &self,
         wanted: Seek,

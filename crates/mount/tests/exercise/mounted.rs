@@ -33,7 +33,7 @@ pub fn make(options: &str, mebibytes: u64) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(&fs::read(&path).unwrap()))
 }
 
-/// Mounts what is on a device for as long as `work` takes; nothing in it is open afterwards.
+/// Mounts the file system of a device while `work` runs; nothing in it is open afterwards.
 ///
 /// # Panics
 /// When it cannot be mounted or unmounted, or the server panics.

@@ -61,12 +61,12 @@ pub enum Operation {
     DropMapping {
         file: usize,
     },
-    /// `chattr +S` or `-S`: with it, files that are opened are used past the cache.
+    /// `chattr +S` or `-S`: with it, opened files bypass the cache.
     SetSync {
         file: usize,
         is_set: bool,
     },
-    /// Has the kernel forget what it holds clean of a file.
+    /// Makes the kernel drop the clean pages of a file.
     Forget {
         file: usize,
     },

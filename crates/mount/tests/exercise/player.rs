@@ -36,7 +36,7 @@ struct Open {
 }
 
 impl Player {
-    /// Opens or makes files; what they hold is what the models say.
+    /// Opens or makes files; their content equals the models.
     ///
     /// `cached` is how writes to the kernel's cache reach the file system.
     pub fn new(
@@ -70,7 +70,7 @@ impl Player {
         })
     }
 
-    /// Makes a step, in the model too, and compares what it answers.
+    /// Makes a step, in the model too, and compares the answers.
     pub fn play(&mut self, operation: &Operation, models: &mut [Model]) -> Result {
         match *operation {
             Operation::Read {

@@ -89,7 +89,7 @@ pub fn exercise(kind: &Kind, operations: u64) {
     }
 }
 
-/// All workers at once; what the first that failed has to say.
+/// All workers at once; the message of the first failed one.
 fn live(
     all: &mut [Worker],
     steps: u64,

@@ -1,4 +1,4 @@
-//! The kernel's cache beside data that goes past it: `cache.c`.
+//! The kernel's cache and direct I/O: `cache.c`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The cases: what is called, and what is noted.
+//! The cases: the calls, and the recorded answers.
 
 mod attributes;
 mod compiled;
@@ -29,7 +29,7 @@ pub enum Expect {
     Same,
     /// Not: the kernel's FUSE layer does not offer it.
     Limit,
-    /// Not, where the kernel holds what was written.
+    /// Not, if the kernel caches the written data.
     LimitOfWriteback,
 }
 

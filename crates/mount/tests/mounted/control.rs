@@ -20,7 +20,7 @@ use crate::mounts::{Ours, needs};
 
 const OPTIONS: [&str; 2] = ["writeback", "no_writeback"];
 
-/// Makes control calls, which take `unsafe` code, from a process of its own. It is there before any
+/// Makes control calls, which need `unsafe` code, in a separate process. It is started before any
 /// file is opened: a new one would get every open file, close it, and have the kernel write it
 /// back.
 struct Calls {
@@ -68,7 +68,7 @@ impl Calls {
         Ok(digits.map(byte).take(bytes.len()).collect())
     }
 
-    /// `fallocate` through the control call, and what a caller does afterwards.
+    /// `fallocate` through the control call, and the steps of a caller afterwards.
     fn fallocate(
         &mut self,
         path: &Path,
@@ -169,7 +169,7 @@ fn fallocate_call_handles_unsynced_data() {
             .unwrap();
         expected.drain(4096..12_288);
         check(&expected, "collapse");
-        // Dirty again, across what moves.
+        // Dirty again, across the moved range.
         file.write_all_at(&block(9), 6000).unwrap();
         expected[6000..10_096].copy_from_slice(&block(9));
         calls
@@ -259,7 +259,7 @@ fn kernel_without_a_writeback_cache_sees_the_effect_of_the_call() {
     fs::write(&path, &expected).unwrap();
     let file = File::open(&path).unwrap();
     assert_eq!(fs::read(&path).unwrap(), expected);
-    // Without what a caller does afterwards.
+    // Without the steps of a caller afterwards.
     let collapse = Fallocate::new(FallocateMode::CollapseRange, 4096, 8192).unwrap();
     calls
         .call(&path, ioctl::FALLOCATE, collapse.as_bytes())

@@ -90,8 +90,8 @@ impl Ours {
         self.watchdog.progress();
     }
 
-    /// Has the kernel keep what was written as long as it does for a disk, where it trusts a server
-    /// with little.
+    /// Makes the kernel cache written data as long as for a disk; for FUSE servers its limit is
+    /// low.
     #[track_caller]
     pub fn trust(&self) {
         let device = fs::metadata(&self.directory).unwrap().dev();
@@ -115,7 +115,7 @@ impl Ours {
         self.device.set_rules(vec![rule]);
     }
 
-    /// Has the device do what it can from now on.
+    /// Ends the limits of the device.
     pub fn quick_writes(&self) {
         self.device.set_rules(Vec::new());
     }
@@ -132,7 +132,7 @@ impl Ours {
         Arc::new(MemoryDevice::from_bytes(&bytes))
     }
 
-    /// Unmounts, and returns what is on the device then.
+    /// Unmounts, and returns the content of the device.
     #[track_caller]
     pub fn end_as_it_is(mut self) -> Arc<MemoryDevice> {
         self.unmount();

@@ -39,7 +39,7 @@ impl Notes {
         &self.directory
     }
 
-    /// Notes what is the same everywhere.
+    /// Records a value that must be equal everywhere.
     pub fn note(&mut self, what: &str, value: impl Debug) {
         self.lines.push(format!("{what}: {value:?}"));
     }
@@ -58,7 +58,7 @@ impl Notes {
         }
     }
 
-    /// Notes what a call answered.
+    /// Records the answer of a call.
     pub fn answer<T: Debug, E: Into<Failure>>(&mut self, what: &str, result: Result<T, E>) {
         let line = match result {
             Ok(value) => format!("{what}: {value:?}"),
@@ -67,7 +67,7 @@ impl Notes {
         self.lines.push(line);
     }
 
-    /// Notes what `stat` shows of a name, but for numbers and times.
+    /// Records the output of `stat` for a name, without inode numbers and times.
     pub fn stat(&mut self, name: &str) {
         let shown = self.look(name).map(|stat| {
             format!(
@@ -86,7 +86,7 @@ impl Notes {
         self.answer(&format!("stat {name}"), shown);
     }
 
-    /// The same, without what depends on when data is written back.
+    /// The same, without values that depend on the time of write-back.
     pub fn mode(&mut self, name: &str) {
         let shown = self.look(name).map(|stat| {
             format!(
@@ -119,7 +119,7 @@ impl Notes {
         self.lines.push(format!("{what} moves {moved:?} of {name}"));
     }
 
-    /// Notes what a shell command prints, run in the directory as a user.
+    /// Records the output of a shell command, run in the directory as a user.
     pub fn shell(&mut self, user: u32, script: &str) {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("sh");

@@ -1,7 +1,7 @@
 //! `kill -9` of the server during operations: synced data survives.
 //!
 //! Workers write, sync, rename and remove, and keep a log outside the mount, while a build, a clone
-//! and tar run beside them. The remaining image is replayed twice, on copies: by us and by the
+//! and tar run concurrently. The remaining image is replayed twice, on copies: by us and by the
 //! kernel.
 
 use std::fs::{self, File, OpenOptions};
@@ -105,7 +105,7 @@ impl Worker {
         let from = self.rng.usize(0..content.length);
         let file = self.open(index)?;
         self.log.files[index].new = content;
-        // In two parts, so that a kill may come between.
+        // In two parts, so that a kill may happen between.
         let bytes = content.bytes();
         file.write_all_at(&bytes[from..], from as u64)?;
         file.write_all_at(&bytes[..from], 0)?;
@@ -201,7 +201,7 @@ fn start_programs(root: &Path, repository: &Path) -> Vec<Child> {
     ]
 }
 
-/// Everything at once, killed at a moment that follows from the seed; what was synced until then.
+/// Everything at once, killed at a moment that follows from the seed; the data synced until then.
 fn killed(ground: &Ground, repository: &Path, seed: u64) -> Vec<Log> {
     let cache = ["writeback", "no_writeback"][(seed % 2) as usize];
     let transport = [fuse_rings::option(), "no_io_uring"][((seed + seed / 2) % 2) as usize];

@@ -1,4 +1,4 @@
-//! The log of what was synced, kept outside the mount.
+//! The log of synced data, kept outside the mount.
 //!
 //! Model: a file was synced with some content under a name. A later operation may have happened or
 //! not: each byte is the old or the new one, and the name is one of the two. A name that was
@@ -27,7 +27,7 @@ impl Content {
 /// A file.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Relative to the root; exactly one of them is there.
+    /// Relative to the root; exactly one of them exists.
     pub names: Vec<PathBuf>,
     /// Contents at the last sync.
     pub old: Content,
@@ -83,7 +83,7 @@ impl Known {
         }
         let may_be = |(at, byte): (usize, &u8)| {
             let old = old.get(at);
-            // Where nothing was synced yet, it may be a hole.
+            // A part never synced may be a hole.
             old == Some(byte) || new.get(at) == Some(byte) || old.is_none() && *byte == 0
         };
         let wrong = found.iter().enumerate().position(|place| !may_be(place));

@@ -7,7 +7,7 @@ const UNITS: u64 = 100;
 
 /// Writes it into an existing directory.
 ///
-/// The program prints what [`answer`] returns.
+/// The program prints the result of [`answer`].
 pub fn generate(directory: &Path) {
     let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     for unit in 0..UNITS {

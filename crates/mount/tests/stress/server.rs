@@ -56,7 +56,7 @@ pub fn make_image(path: &Path, mebibytes: u64) {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// A mounted image and its server. What is left of it goes when dropped.
+/// A mounted image and its server. The rest of it is removed when dropped.
 pub struct Served {
     // Dropped in this order: no thread may wait for a dead server.
     process: Server,
@@ -96,7 +96,7 @@ impl Served {
         }
     }
 
-    /// Where it is mounted. A test that asks makes progress: its deadline moves on.
+    /// Its mount point. A test that asks makes progress: its deadline moves on.
     pub fn path(&self) -> &Path {
         self.watchdog.progress();
         self.mount.as_ref().expect("mounted until consumed").path()

@@ -1,8 +1,8 @@
-//! The file system stressors of stress-ng, which check what they do.
+//! The file system stressors of stress-ng, which verify their results.
 //!
 //! Those that the kernel's ext4 passes, but for some:
-//! - `file-ioctl` compares `FIOQSIZE` with the size of a file; of FUSE the kernel answers what it
-//!   last knew of its blocks;
+//! - `file-ioctl` compares `FIOQSIZE` with the size of a file; for FUSE the kernel answers with its
+//!   last known block count;
 //! - `fanotify`, `io` (which calls `sync(2)`), `bind-mount` and `binderfs` reach for all file
 //!   systems of the machine;
 //! - those that do not touch their directory.

@@ -1,4 +1,4 @@
-//! Stands for the kernel: asks a volume, and remembers what it was given.
+//! Stands for the kernel: sends requests to a volume, and keeps the results.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -197,7 +197,7 @@ impl Kernel {
 pub struct Names {
     pub room: usize,
     pub names: Vec<(String, u64)>,
-    /// Whether more than names are wanted; what came of it.
+    /// Whether more than names are wanted; its result.
     pub plus: bool,
     pub entries: Vec<Result<LookupEntry>>,
 }

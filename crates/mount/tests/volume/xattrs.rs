@@ -143,7 +143,7 @@ fn default_list_takes_the_place_of_the_umask() {
     )
     .unwrap();
     let (file, _) = kernel.create(directory.node, "f", 0o666).unwrap();
-    // Owner 6, mask 7 limited by 6, others 0: not what umask 022 makes of 666.
+    // Owner 6, mask 7 limited by 6, others 0: not 666 with umask 022.
     assert_eq!(file.attributes.mode & 0o7777, 0o660);
     assert_eq!(get(&kernel, file.node, ACCESS).unwrap(), list(1000, 6));
     assert_eq!(get(&kernel, file.node, DEFAULT), Err(Errno::NODATA));

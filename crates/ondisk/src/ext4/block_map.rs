@@ -26,7 +26,7 @@ pub struct BlockPath {
 }
 
 impl BlockPath {
-    /// The way to block `logical`; `None` past what three levels reach.
+    /// The way to block `logical`; `None` beyond three levels.
     pub fn to(logical: LogicalBlock, layout: &Layout) -> Option<Self> {
         let per_block = u64::from(layout.block_bytes() / 4);
         let logical = u64::from(logical.0);
@@ -64,7 +64,7 @@ impl BlockPath {
         &self.steps[..self.length]
     }
 
-    /// The logical blocks below the number that step `depth` leads to: what a hole there spans.
+    /// The logical blocks below the number that step `depth` leads to: the blocks of a hole there.
     pub fn span(&self, depth: usize, layout: &Layout) -> Range<u64> {
         assert!(depth < self.length);
         let per_block = u64::from(layout.block_bytes() / 4);

@@ -43,7 +43,7 @@ pub enum Tail {
     None,
 }
 
-/// Whether records say what they name.
+/// Whether records store the type of their inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeField {
     /// They do (`filetype`).
@@ -95,7 +95,7 @@ impl DirectoryFormat {
     }
 }
 
-/// Refuses what cannot be a name: nothing, more than 255 bytes, `/` or a zero byte, `.` and `..`.
+/// Refuses invalid names: nothing, more than 255 bytes, `/` or a zero byte, `.` and `..`.
 ///
 /// # Errors
 /// `NameTooLong`, `InvalidArgument`.

@@ -1,4 +1,4 @@
-//! Fast commits: what changed since the last commit of the journal, as short records.
+//! Fast commits: the changes since the last commit of the journal, as short records.
 //!
 //! Model: they occupy the end of the journal. Each block there is filled with records of tag,
 //! length and value. A commit is a series of records, over several blocks if necessary, that ends

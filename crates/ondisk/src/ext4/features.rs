@@ -26,7 +26,8 @@ feature_set! {
         ORPHAN_FILE = 0x1000, "orphan_file";
     }
 
-    /// `s_feature_incompat`: who does not know one must not open the file system.
+    /// `s_feature_incompat`: an implementation that does not know one must not open the file
+    /// system.
     Incompat 'I' {
         COMPRESSION = 0x1, "compression";
         FILETYPE = 0x2, "filetype";
@@ -46,7 +47,7 @@ feature_set! {
         CASEFOLD = 0x20000, "casefold";
     }
 
-    /// `s_feature_ro_compat`: who does not know one must not write.
+    /// `s_feature_ro_compat`: an implementation that does not know one must not write.
     RoCompat 'R' {
         SPARSE_SUPER = 0x1, "sparse_super";
         LARGE_FILE = 0x2, "large_file";
@@ -90,7 +91,7 @@ pub struct Features {
 impl Features {
     /// Features whose structures this crate reads and writes in full.
     ///
-    /// An engine supports a part of them: what it does besides knowing the bytes is its own.
+    /// An engine supports a part of them: its behaviour beyond the format is its own.
     pub const UNDERSTOOD: Self = Self {
         compat: Compat::HAS_JOURNAL
             .union(Compat::EXT_ATTR)
@@ -119,7 +120,7 @@ impl Features {
             .union(RoCompat::ORPHAN_PRESENT),
     };
 
-    /// Refuses what is not among `supported` and may not be ignored for `access`.
+    /// Refuses features outside of `supported` that may not be ignored for `access`.
     ///
     /// # Errors
     /// `Unsupported`, with the names.
@@ -148,8 +149,8 @@ impl Features {
         self.ro_compat.contains(RoCompat::METADATA_CSUM)
     }
 
-    /// Whether descriptors carry a checksum of either kind, and with it flags of what was
-    /// never initialised.
+    /// Whether descriptors carry a checksum of either kind, and with it flags of uninitialized
+    /// parts.
     pub fn has_group_checksums(&self) -> bool {
         self.ro_compat
             .intersects(RoCompat::METADATA_CSUM.union(RoCompat::GDT_CSUM))

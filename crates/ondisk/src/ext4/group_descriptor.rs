@@ -1,9 +1,9 @@
-//! Group descriptors: where a group's bitmaps and inode table are, and what is free in it.
+//! Group descriptors: the place of a group's bitmaps and inode table, and its free counts.
 //!
 //! Model: an entry of the descriptor table has 32 bytes, or with `64bit` as many as the
 //! superblock says, from 64 up; the second 32 hold the high halves. [`GroupDescriptor`] is a copy
-//! of what is understood. [`GroupDescriptor::write`] puts it back among the bytes that
-//! are there, so that those past 64 survive, and seals them.
+//! of the known fields. [`GroupDescriptor::write`] writes it back into the existing bytes, so that
+//! those past 64 survive, and seals them.
 //!
 //! Invariant: a sealed descriptor has the sum that the features ask for: the low half of a
 //! crc32c with `metadata_csum`, a crc16 with `uninit_bg`, none otherwise.
@@ -156,7 +156,7 @@ impl GroupDescriptor {
         );
         let stored_sum: [u8; 2] = bytes[CHECKSUM..CHECKSUM + 2].try_into().expect("2 bytes");
         bytes[..kept].copy_from_slice(low);
-        // A checksum that the features do not use stays as it was.
+        // A checksum that the features do not use is not changed.
         let sum = computed_checksum(bytes, group, superblock).map(u16::to_le_bytes);
         bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.unwrap_or(stored_sum));
     }

@@ -1,9 +1,9 @@
-//! Inodes: everything about a file but its name and its data.
+//! Inodes: everything about a file except its name and its data.
 //!
 //! Model: an entry of an inode table has the size given by the superblock, at least 128 bytes. If
 //! it is larger, `i_extra_isize` is the number of bytes after the first 128 that are fields; the
 //! rest belongs to extended attributes. [`Inode`] is a copy of the existing fields.
-//! [`Inode::write`] puts them back into the bytes of the table, so that attributes and unknown
+//! [`Inode::write`] writes them back into the bytes of the table, so that attributes and unknown
 //! fields survive, and seals the whole.
 //!
 //! Invariants:
@@ -65,8 +65,8 @@ impl Inode {
         }
     }
 
-    /// Reads the inode at the start of `bytes` without judging it; only what
-    /// `i_extra_isize` says about room is cut to the room there is.
+    /// Reads the inode at the start of `bytes` without judging it; only an `i_extra_isize` beyond
+    /// the inode is clipped to the available room.
     ///
     /// # Panics
     /// When `bytes` are fewer than the layout's inodes have.
@@ -153,7 +153,7 @@ impl Inode {
         }
     }
 
-    /// The checksum seed of what belongs to this inode.
+    /// The checksum seed of the structures of this inode.
     pub fn seed(&self, seed: Seed, number: InodeNumber) -> InodeSeed {
         seed.inode(number, self.generation())
     }
@@ -311,7 +311,7 @@ impl Inode {
         self.raw.i_generation.get()
     }
 
-    /// Sets the generation. Everything that begins its sum with it must be sealed again.
+    /// Sets the generation. Every structure with a checksum from it must be sealed again.
     pub fn set_generation(&mut self, generation: u32) {
         self.raw.i_generation.set(generation);
     }
@@ -388,7 +388,7 @@ impl Inode {
 
     /// The target of a symbolic link that is kept in the inode itself.
     ///
-    /// Links shorter than `i_block` are, except where an extent tree says otherwise.
+    /// Links shorter than `i_block` are stored in it, unless the inode has an extent tree.
     pub fn short_link_target(&self) -> Option<&[u8]> {
         let length = self.raw.i_size_lo.get() as usize;
         let is_link = self.mode().file_type() == Some(FileType::SymbolicLink);
@@ -398,7 +398,7 @@ impl Inode {
             .then(|| &self.raw.i_block[..length])
     }
 
-    /// Whether `i_block` says where the inode's blocks are, in an extent tree or a block map.
+    /// Whether `i_block` maps the inode's blocks, by an extent tree or a block map.
     pub fn is_mapped(&self) -> bool {
         match self.mode().file_type() {
             _ if self.flags().contains(InodeFlags::INLINE_DATA) => false,
@@ -431,7 +431,7 @@ impl Inode {
     }
 }
 
-/// Where known fields end.
+/// End of the known fields.
 fn fields_end(extra: u16) -> usize {
     usize::from(Inode::BASE_BYTES + extra.min(Inode::EXTRA_BYTES))
 }

@@ -89,9 +89,9 @@ impl Superblock {
         Ok(())
     }
 
-    /// Makes each of the two sectors go with the other one of `older`, an earlier state of this
-    /// superblock: if a disk writes only one of them in a power cut, the checksum of the superblock
-    /// is still valid. That holds between all states that were fitted to the same one.
+    /// Makes each of the two sectors consistent with the other one of `older`, an earlier state of
+    /// this superblock: if a disk writes only one of them in a power cut, the checksum of the
+    /// superblock is still valid. That holds between all states that were fitted to the same one.
     ///
     /// Nothing changes where there is no checksum, or no room for that.
     pub fn fit_sectors(&mut self, older: &Self) {

@@ -72,14 +72,14 @@ impl Blocks {
         self.size = size;
     }
 
-    /// Blocks of `range` exist; what they hold stays.
+    /// Blocks of `range` exist; their content is kept.
     pub(super) fn allocate(&mut self, range: ByteRange) {
         for number in touched(range) {
             self.blocks.entry(number).or_insert(Block::Zeros);
         }
     }
 
-    /// Whole blocks of `range` go, the rest of it becomes zeros.
+    /// Whole blocks of `range` are freed, the rest of it becomes zeros.
     pub(super) fn punch(&mut self, range: ByteRange) {
         self.zero_existing(range);
         let whole = range.shrink_to_blocks(BLOCK);

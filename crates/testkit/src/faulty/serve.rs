@@ -1,7 +1,7 @@
 //! Requests of the kernel, answered from the store, or by a fault.
 //!
-//! Attributes and names are not to be cached: the kernel asks each time, so a test sees
-//! what is stored.
+//! Attributes and names are not to be cached: the kernel asks each time, so a test reads the stored
+//! data.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn empty(reply: ReplyEmpty, result: Result<()>) {
     }
 }
 
-/// The data goes past the page cache, and several writes at once are fine.
+/// The data bypasses the page cache, and concurrent writes are allowed.
 fn open_flags() -> FopenFlags {
     FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
 }

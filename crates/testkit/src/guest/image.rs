@@ -83,7 +83,7 @@ pub(super) fn make(lab: &Path) -> Result<()> {
 }
 
 /// Finds the compressed kernel in `wrapped`: the place where one of the programs unpacks
-/// an ELF file. What follows the kernel makes them complain at the end.
+/// an ELF file. Data behind the kernel makes them print a warning at the end.
 fn unwrap_kernel(wrapped: &Path, kernel: &Path) -> Result<()> {
     let bytes = fs::read(wrapped)?;
     let payload = kernel.with_extension("payload");

@@ -1,7 +1,7 @@
 //! One run of the guest.
 //!
-//! Host and guest meet in a control directory: the host puts the script there, the guest its
-//! output and status. A run without a status is a guest that died or took too long.
+//! Host and guest share a control directory: the host writes the script there, the guest its output
+//! and status. A run without a status is a guest that died or took too long.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -55,7 +55,7 @@ pub fn assert_same_bytes(one: &Path, other: &Path) {
     }
 }
 
-/// Every byte of `range` of `file` is there and 0.
+/// Every byte of `range` exists in `file` and is 0.
 ///
 /// # Panics
 /// With the first offset where that is not so.

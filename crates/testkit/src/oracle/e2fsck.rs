@@ -13,8 +13,8 @@ pub struct E2fsck {
     pub report: String,
 }
 
-/// Checks what is on `device`, a node or a file, without changing it. It must not be
-/// mounted, or mounted and frozen or synced: what is in memory only is not seen.
+/// Checks the file system on `device`, a node or a file, without changing it. It must not be
+/// mounted, or mounted and frozen or synced: state that is only in memory is not checked.
 ///
 /// # Panics
 /// When e2fsck cannot be run, or ends in another way than with a verdict.

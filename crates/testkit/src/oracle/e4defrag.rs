@@ -20,7 +20,7 @@ pub struct Defrag {
 /// Asks for `file`, a regular file with data on ext4.
 ///
 /// # Panics
-/// When e4defrag fails or says nothing of the file.
+/// If e4defrag fails or does not report the file.
 #[track_caller]
 pub fn e4defrag(file: &Path) -> Defrag {
     let mut command = tool("e4defrag");

@@ -45,7 +45,7 @@ impl FileMap {
         whole
     }
 
-    /// Bytes of the file in `state`, without what is allocated past its end.
+    /// Bytes of the file in `state`, without blocks allocated past its end.
     pub fn bytes(&self, state: ExtentState) -> u64 {
         let file = ByteRange::new(0, self.size_bytes);
         self.with_holes()

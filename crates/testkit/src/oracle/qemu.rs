@@ -20,7 +20,7 @@ pub fn qemu_img() -> Requirement {
 /// process's files until its exec.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs `qemu-img`; what it prints.
+/// Runs `qemu-img`; its output.
 ///
 /// # Panics
 /// When it fails.
@@ -82,7 +82,7 @@ pub fn qemu_io(image: impl AsRef<OsStr>, format: &str, commands: &[&str]) -> Str
 /// QEMU finds neither an error nor a leak in a qcow2 image.
 ///
 /// # Panics
-/// With what it found.
+/// With its findings.
 #[track_caller]
 pub fn assert_checks(image: &Path) {
     qemu(&[&"check", &"-q", &"-f", &"qcow2", &image]);

@@ -70,7 +70,7 @@ impl Filesystem {
         }
     }
 
-    /// The type of what is on the device.
+    /// The type of the file system on the device.
     pub(super) fn lower_type(self) -> &'static str {
         match self {
             Self::Ext2 => "ext2",

@@ -17,7 +17,7 @@ use crate::command::{self, run, tool};
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 const DETACH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a loop device goes through the page cache to its backing file.
+/// Whether a loop device accesses its backing file through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectIo {
     /// Buffered.
@@ -103,8 +103,8 @@ impl Drop for LoopDevice {
         if let Err(failure) = run(tool("losetup").arg("--detach").arg(&self.node)) {
             eprintln!("left behind: {failure}");
         }
-        // Another file under the number is another device. One that a mount keeps busy
-        // although it is gone from the tree goes later, with its last open file.
+        // Another file under the number is another device. One kept busy by a detached mount is
+        // removed later, with its last open file.
         let start = Instant::now();
         while file.is_some() && self.backing() == file && start.elapsed() < DETACH_TIMEOUT {
             thread::sleep(Duration::from_millis(5));

@@ -58,7 +58,7 @@ impl Mount {
         }
     }
 
-    /// Where it is.
+    /// Its mount point.
     pub fn path(&self) -> &Path {
         self.place.as_deref().expect("mounted until consumed")
     }

@@ -1,4 +1,4 @@
-//! Counts what a loop device asks its file for.
+//! Counts the requests of a loop device to its file.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A run after `kill -9`: what it finds, and what it writes.
+//! A run after `kill -9`: the bytes found and the bytes written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,8 @@ impl Work<'_> {
         }
     }
 
-    /// `found` is what was written when the first run was dead, `counted` what the kernel
-    /// counted for the second: neither is our own word.
+    /// `found` are the bytes written by the dead first run, `counted` the kernel's count for the
+    /// second: neither is our own word.
     fn record_resume(&mut self, found: u64, created: &Created, counted: u64, disk: Option<u64>) {
         let shown = self.context.shown(&self.create());
         let killed = format!("{shown}, then kill -9; filefrag -v");

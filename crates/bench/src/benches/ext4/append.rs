@@ -1,5 +1,5 @@
-//! The fragmentation test of "mballoc scalability" (docs/background.md): 64 files side by side,
-//! appended 4 KiB at a time in turn, to 64 MiB each.
+//! The fragmentation test of "mballoc scalability" (docs/background.md): 64 files, appended 4 KiB
+//! at a time round-robin, to 64 MiB each.
 
 use anyhow::Result;
 use extant_space::{ByteRange, FallocateMode, SpaceFile};

@@ -1,4 +1,5 @@
-//! Reading and writing through the engine, beside the device below it: what the file system adds.
+//! Reading and writing through the engine, beside the device below it: the overhead of the file
+//! system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

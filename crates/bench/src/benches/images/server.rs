@@ -1,4 +1,4 @@
-//! A process that serves an image by NBD, and what it takes to do so.
+//! A process that serves an image by NBD, and its resource usage.
 
 use std::fs;
 use std::os::unix::net::UnixStream;

@@ -16,7 +16,7 @@ use crate::random::Random;
 const BLOCKS_MAX: f64 = 1024.0;
 const SEED: u64 = 42;
 
-/// The disk, and what is on it.
+/// The disk, and its files.
 pub(super) struct Aged {
     pub(super) allocator: Allocator,
     files: Vec<Vec<BlockRange>>,

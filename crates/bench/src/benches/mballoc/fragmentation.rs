@@ -1,4 +1,4 @@
-//! Extents of files that grow side by side, on an empty disk and on aged ones.
+//! Extents of files that grow concurrently, on an empty disk and on aged ones.
 //!
 //! 64 writers append 4 KiB each time, in random order, until every file has 64 MiB. Then the files
 //! are closed. The table also has the minimum that any allocator could reach with the same free
@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::random::Random;
 use crate::table::{Table, number};
 
-/// A disk, and the goals of what is found on it.
+/// A disk, and the goals of its metrics.
 pub(super) struct Disk {
     name: &'static str,
     gibibytes: u64,
@@ -29,7 +29,7 @@ pub(super) struct Disk {
     pub(super) free: &'static str,
 }
 
-/// The aged ones are larger, so that the files fit into what is free.
+/// The aged ones are larger, so that the files fit into the free space.
 pub(super) const DISKS: [Disk; 3] = [
     Disk {
         name: "16 GiB, empty",

@@ -52,7 +52,7 @@ impl Fragmented {
 }
 
 impl Sketch {
-    /// Lengths of the free runs, and of what is in use before each of them.
+    /// Lengths of the free runs, and of the used runs before each of them.
     fn runs(mut self) -> Vec<(u32, u32)> {
         let mut lengths = Vec::new();
         let mut left = self.free;
@@ -61,7 +61,7 @@ impl Sketch {
             lengths.push(length);
             left -= length;
         }
-        // Every gap has a block at least; what goes beyond is divided by random weights.
+        // Every gap has a block at least; the excess is divided by random weights.
         let spare = f64::from(GROUP - self.free - lengths.len() as u32);
         let weights: Vec<_> = (0..=lengths.len())
             .map(|_| self.random.fraction())

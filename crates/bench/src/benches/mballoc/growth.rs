@@ -55,7 +55,7 @@ const LOADED: &str = "bitmaps read";
 const PIECES: &str = "pieces";
 const MILLIS: &str = "ms";
 
-/// Longer than any run of the disk, and shorter than what some groups have free.
+/// Longer than any run of the disk, and shorter than the free space of some groups.
 const TOO_LONG: u32 = 10_000;
 const TOO_LONG_NAMES: [&str; 2] = ["10,000 blocks, none there", "10,000 blocks, again"];
 
@@ -223,7 +223,8 @@ fn visit(allocator: &Allocator, owner: &Owner, held: &mut Held, case: Case) -> R
     Ok(())
 }
 
-/// Asks twice for what is not there: the bitmaps that might have it are read, then it is known.
+/// Requests an unavailable run twice: the first request reads the candidate bitmaps, the second
+/// fails without reads.
 fn fail(allocator: &Allocator, size: &str, metrics: &mut Metrics) -> Result<()> {
     let owner = allocator.owner(0, 0);
     let mut request = request(TOO_LONG, Goal::Anywhere);

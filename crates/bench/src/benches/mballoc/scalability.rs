@@ -37,7 +37,7 @@ impl Scalability {
         fits.min_by(|a, b| a.squares(points).total_cmp(&b.squares(points)))
     }
 
-    /// The rate that the law says.
+    /// The rate predicted by the law.
     pub(super) fn rate(&self, threads: f64) -> f64 {
         let more = threads - 1.0;
         self.lambda * threads / (1.0 + self.sigma * more + self.kappa * threads * more)

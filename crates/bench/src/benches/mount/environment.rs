@@ -76,7 +76,7 @@ impl Peer {
         matches!(self, Self::Extant | Self::ExtantRings)
     }
 
-    /// Whose rate environments over this one's.
+    /// Rate relative to this one.
     pub(super) fn rival(self) -> Self {
         match self {
             Self::FloorRings => Self::ExtantRings,
@@ -293,13 +293,13 @@ fn image(store: &Scratch) -> PathBuf {
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits until it has mounted. What it says goes nowhere, but for errors.
+    /// Starts it and waits until it has mounted. Its output is discarded, except for errors.
     fn start(command: &mut Command, place: &Path) -> Result<Self> {
         let before = fs::metadata(place)?.dev();
         command.stdout(Stdio::null());
         let mut server = Self(command.spawn()?);
         let start = Instant::now();
-        // Answers come as soon as it is mounted, from all of them.
+        // All of them answer as soon as they are mounted.
         while fs::metadata(place)?.dev() == before {
             if let Some(status) = server.0.try_wait()? {
                 bail!("it ended with {status}");

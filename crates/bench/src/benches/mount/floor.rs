@@ -34,10 +34,10 @@ pub const WORD: &str = "__floor";
 /// In the number of a node: it is a directory. The root is one as well.
 const DIRECTORY: u64 = 1 << 63;
 const BLOCK_BYTES: u32 = 4096;
-/// Bytes, inodes: more than anybody asks for.
+/// Bytes, inodes: more than any request.
 const PLENTY: u64 = 1 << 30;
 
-/// Serves at `directory` until it is unmounted or a signal comes.
+/// Serves at `directory` until it is unmounted or a signal arrives.
 pub fn serve(directory: &Path, data: Option<&Path>, io_uring: IoUring) -> Result<()> {
     let data = match data {
         Some(path) => Some(File::options().read(true).write(true).open(path)?),
@@ -99,7 +99,7 @@ fn attributes(node: NodeId, size: u64) -> Attributes {
     }
 }
 
-/// As the volume of `extant mount` has its files treated by the kernel.
+/// The same kernel settings for files as in the volume of `extant mount`.
 fn opened(flags: OFlags) -> Opened {
     let mut treated = OpenedFlags::KEEP_CACHE;
     if flags.contains(OFlags::DIRECT) {

@@ -59,7 +59,7 @@ struct Job {
     request: (&'static str, usize),
 }
 
-/// The files of a peer. They stay open, so that the kernel does not forget what it knows of them.
+/// The files of a peer. They remain open, so that the kernel does not drop their cached state.
 struct Files {
     peer: Peer,
     /// Written from its start to its end.
@@ -180,7 +180,7 @@ impl Job {
         if self.writes_fresh() {
             held.set_len(0)?;
         }
-        // Nothing is dirty, so all of it goes.
+        // Nothing is dirty, so all of it is dropped.
         held.sync_all()?;
         fadvise(held, 0, None, Advice::DontNeed)?;
         let mut options = OpenOptions::new();

@@ -23,7 +23,7 @@ const UNPACK: &str = "tar x";
 const REMOVE: &str = "rm -r";
 const MEMORY: u64 = 512 << 20;
 const FILES_PER_DIRECTORY: usize = 15;
-/// Directories side by side, and how deep they go.
+/// Directories per level, and their depth.
 const BREADTH: usize = 6;
 const DEPTH_MAX: usize = 4;
 

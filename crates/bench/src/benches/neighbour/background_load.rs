@@ -71,7 +71,7 @@ struct Shared {
     child: Mutex<Option<Child>>,
 }
 
-/// A program that runs beside the job.
+/// A program that runs concurrently with the job.
 pub(super) struct BackgroundLoad {
     shared: Arc<Shared>,
     keeper: JoinHandle<Result<()>>,
@@ -158,7 +158,7 @@ fn watch_progress(shared: &Shared, errors: impl Read) -> String {
     said
 }
 
-/// Reads what dd says at its end, also when interrupted: its count of bytes.
+/// Parses the final output of dd, also if interrupted: its count of bytes.
 fn watch_count(shared: &Shared, mut errors: impl Read) -> String {
     let mut said = String::new();
     let _ = errors.read_to_string(&mut said);

@@ -59,7 +59,7 @@ impl Load {
         }
     }
 
-    /// The job as in the seed; files are smaller, and gone over again until the time is up.
+    /// The job as in the seed; files are smaller, and processed again until the time is up.
     pub(super) fn job(self, directory: &Path, files: Files) -> Fio {
         let job = Fio::write("neighbour")
             .set("overwrite", 1)

@@ -23,7 +23,7 @@ use crate::table::{Table, median, spread};
 
 /// Volumes of ours that were not made.
 pub(super) const FAILURES: &str = "callers-failures";
-/// Bytes by which `extant pool info` differs from what the volumes are; the most.
+/// Bytes by which `extant pool info` differs from the volumes; the most.
 pub(super) const ACCOUNTING: &str = "callers-accounting";
 /// Volumes made too many or too few where only half of them fit.
 pub(super) const OVER_TOTAL: &str = "callers-over-total";

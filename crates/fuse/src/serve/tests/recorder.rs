@@ -27,7 +27,7 @@ impl Recorder {
 
     fn note_of(&self, request: &Request<'_>, call: String) {
         let caller = request.caller;
-        // Random requests come from anybody.
+        // Random requests have random users.
         assert!(!request.cancel.is_cancelled(), "{caller:?}");
         self.note(call);
     }

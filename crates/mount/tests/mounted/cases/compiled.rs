@@ -8,7 +8,7 @@ pub const CASES: &[Case] = &[
     same("open_by_handle_at", "file handles", handles),
 ];
 
-/// Compiles and runs a program in the directory; notes what it prints.
+/// Compiles and runs a program in the directory; records its output.
 fn run(notes: &mut Notes, source: &str) {
     std::fs::write(notes.at("program.c"), source).unwrap();
     notes.shell(0, "cc -D_GNU_SOURCE -o program program.c && ./program");

@@ -127,7 +127,7 @@ fn synchronous(notes: &mut Notes) {
             .custom_flags(flags.bits() as i32)
             .open(notes.at("f"))
             .unwrap();
-        // Direct writes want aligned memory; what these say is in `direct`.
+        // Direct writes need aligned memory; their answers are in `direct`.
         if !flags.contains(OFlags::DIRECT) {
             notes.answer("write", file.write_at(&[3; 9000], 100));
         }

@@ -60,7 +60,7 @@ fn trims(notes: &mut Notes) {
         )
     };
     let much = "(unpack \"Q3\", $b)[1] > 1 << 20 ? \"much\" : \"little\"";
-    // In this order: the kernel passes over what it has discarded in runs as short.
+    // In this order: the kernel skips already discarded runs of the same length.
     notes.shell(0, &trim("0, ~0, 1 << 20", much));
     notes.shell(0, &trim("0, ~0, 0", much));
     notes.shell(0, &trim("0, 100, 0", much));

@@ -87,11 +87,11 @@ fn first_room<'a>(
 }
 
 /// Removes the entry at `offset`: its record joins the one before, or becomes free when it
-/// is the first. The name does not stay behind.
+/// is the first. The name is erased.
 ///
 /// # Errors
-/// `Corrupt` when the length of a record is wrong, or no entry is there: in a damaged file
-/// system the block may be part of something else as well, and change with that.
+/// `Corrupt` if the length of a record is wrong, or no entry exists there: in a damaged file system
+/// the block may be part of something else as well, and change with that.
 ///
 /// # Panics
 /// When `block` is not a whole block.

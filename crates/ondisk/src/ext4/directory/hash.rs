@@ -147,8 +147,8 @@ fn legacy(name: &[u8], sign: Sign) -> u32 {
     last << 1
 }
 
-/// Cuts a name into pieces of `WORDS` words, high byte first. What is missing in the last piece is
-/// filled with the number of bytes that were left before it, in every byte.
+/// Divides a name into blocks of `WORDS` words, high byte first. The last block is padded: every
+/// missing byte is the number of bytes left before it.
 fn for_each_piece<const WORDS: usize>(
     name: &[u8],
     sign: Sign,

@@ -206,7 +206,7 @@ impl<'a> IndexNode<'a> {
     /// A node in a block of its own.
     ///
     /// # Errors
-    /// `Corrupt` with what is wrong, also for a wrong sum.
+    /// `Corrupt` with the invalid field, also for a wrong checksum.
     ///
     /// # Panics
     /// When `block` is not a whole block.

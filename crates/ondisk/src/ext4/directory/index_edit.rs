@@ -153,8 +153,8 @@ impl<'a> IndexNodeMut<'a> {
     /// Moves the entries from `index` on into `block`, which becomes a node. The result is
     /// the hash that the node's reference in the parent has: that of the first entry moved.
     ///
-    /// With `index` 0 everything moves, and one entry stays that leads nowhere yet:
-    /// that is how a root gets a level.
+    /// With `index` 0 everything moves, and one entry without a valid block remains: that is how a
+    /// root gets a level.
     ///
     /// # Panics
     /// When there are not that many entries, or `block` is not a whole block.

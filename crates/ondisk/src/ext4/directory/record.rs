@@ -29,7 +29,7 @@ const RECORD_BYTES_MIN: usize = record_bytes(1);
 /// A record in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where its record begins in the block.
+    /// Offset of its record in the block.
     pub offset: usize,
     /// The inode it names.
     pub inode: InodeNumber,
@@ -37,7 +37,7 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// Type of the named file, if the record has it.
     pub file_type: Option<FileType>,
-    /// The byte that says so, 0 where records have none.
+    /// The byte of the type, 0 if records have none.
     pub type_code: u8,
 }
 

@@ -229,7 +229,7 @@ fn invalid_name_is_refused() {
 }
 
 proptest! {
-    /// Names come and go as in a map; there is room as long as the records say so.
+    /// Names are added and removed as in a map; there is room as long as the records say so.
     #[test]
     fn block_follows_a_map(steps in prop::collection::vec((any::<bool>(), 1..60_usize), 1..80)) {
         let format = format();

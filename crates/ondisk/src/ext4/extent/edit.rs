@@ -1,7 +1,7 @@
 //! Changing the entries of a node.
 //!
-//! Only moves of bytes: which entry goes where, and when a node is split or merged, is decided by
-//! the engine. The creator of an [`ExtentNodeMut`] has parsed the node, or makes a new one.
+//! Only moves of bytes: the engine decides the places of entries and the splits and merges of
+//! nodes. The creator of an [`ExtentNodeMut`] has parsed the node, or makes a new one.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -176,7 +176,7 @@ impl<'a> ExtentNodeMut<'a> {
     }
 }
 
-/// Where entry `index` begins.
+/// Offset of entry `index`.
 fn offset(index: usize) -> usize {
     (index + 1) * ENTRY_BYTES
 }

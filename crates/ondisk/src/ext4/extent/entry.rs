@@ -56,7 +56,7 @@ impl LeafEntry {
         (offset < u64::from(self.blocks)).then_some(PhysicalBlock(self.physical.0 + offset))
     }
 
-    /// The meaning of a raw entry. A length of 0 stays one of 0.
+    /// The meaning of a raw entry. A length of 0 remains 0.
     #[inline]
     pub fn decode(raw: &RawExtent) -> Self {
         let length = raw.ee_len.get();

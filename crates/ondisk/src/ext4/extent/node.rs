@@ -28,7 +28,7 @@ pub struct NodePlace {
 pub struct ExtentNode<'a> {
     header: &'a RawExtentHeader,
     entries: &'a [u8],
-    /// Where the last entry ends at most.
+    /// Upper bound of the end of the last entry.
     end: u64,
 }
 
@@ -36,7 +36,7 @@ impl<'a> ExtentNode<'a> {
     /// The root in the inode's `i_block`.
     ///
     /// # Errors
-    /// `Corrupt` with what is wrong with which entry.
+    /// `Corrupt` with the entry and its error.
     pub fn parse_root(bytes: &'a [u8; ROOT_BYTES], layout: &Layout) -> Result<Self> {
         Self::parse("extent tree root", bytes, 0..LOGICAL_END, None, layout)
     }
@@ -44,7 +44,7 @@ impl<'a> ExtentNode<'a> {
     /// The node in a block, whose place its parent gave ([`child`](Self::child)).
     ///
     /// # Errors
-    /// `Corrupt` with block, entry and what is wrong, also for a wrong checksum.
+    /// `Corrupt` with block, entry and error, also for a wrong checksum.
     pub fn parse_block(
         bytes: &'a [u8],
         place: &NodePlace,
@@ -291,7 +291,7 @@ impl<'a> ExtentNode<'a> {
             .checked_sub(1)
     }
 
-    /// Where the node of reference `index` is.
+    /// Block of the node of reference `index`.
     ///
     /// # Panics
     /// In a leaf, and past the last entry.

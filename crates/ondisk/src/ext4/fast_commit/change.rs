@@ -24,14 +24,14 @@ pub enum NameChange {
 /// A change of the file system since the last commit of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// These blocks of the file are there, in this state.
+    /// These blocks of the file are mapped, in this state.
     AddRange {
         /// The file.
         inode: InodeNumber,
         /// The blocks.
         extent: LeafEntry,
     },
-    /// These blocks of the file are gone.
+    /// These blocks of the file are unmapped.
     DelRange {
         /// The file.
         inode: InodeNumber,

@@ -1,4 +1,4 @@
-//! Records as they follow one another in a block, before anybody asks what they say.
+//! The sequence of records in a block, before their contents are parsed.
 
 use extant_space::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};

@@ -7,9 +7,9 @@ use crate::jbd2::Sequence;
 /// Fields of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of it is there.
+    /// It is complete.
     Whole,
-    /// It is torn, or left from an earlier transaction: it never happened, nor did what follows.
+    /// It is torn, or left from an earlier transaction: it and all following ones are ignored.
     Torn,
 }
 

@@ -77,7 +77,7 @@ impl CommitWriter {
     pub fn finish(mut self) -> Vec<u8> {
         let tail = size_of::<RawFcTail>();
         self.make_room(TAG_BYTES + tail);
-        // The tail's length takes in what is left of the block.
+        // The tail's length includes the rest of the block.
         let length = self.left() - TAG_BYTES;
         self.put_header(Tag::Tail, length);
         self.bytes

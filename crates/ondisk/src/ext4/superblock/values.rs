@@ -82,7 +82,7 @@ impl JournalPlace {
     }
 }
 
-/// `i_block` and the size of the journal's inode, kept when `s_jnl_backup_type` says so.
+/// `i_block` and the size of the journal's inode, kept if `s_jnl_backup_type` is set.
 pub(super) fn journal_backup(raw: &RawSuperblock) -> Option<([u8; 60], u64)> {
     const BLOCKS: u8 = 1;
     if raw.s_jnl_backup_type > BLOCKS || raw.s_jnl_blocks[0].get() == 0 {
