@@ -32,7 +32,7 @@ impl PaceArgs {
     }
 }
 
-/// Progress and results of a long operation, and where they go.
+/// Progress and results of a long operation, and their destinations.
 #[derive(Args, Clone, Debug)]
 pub struct OutputArgs {
     #[command(flatten)]

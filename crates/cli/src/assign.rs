@@ -16,9 +16,9 @@ use crate::{exit, layers, print};
 /// Allocate a file in every layer below it, so that no write to it allocates further down.
 ///
 /// The holes of the file are allocated, then the places of its extents in the file that its loop
-/// device is over, and so on down to a disk. Data stays, none is written, and the file may be in
-/// use. Known layers are ext4 and XFS, partitions and loop devices; a file above others is refused
-/// by name. What is allocated is unwritten: extant materialize --through writes it.
+/// device is over, and so on down to a disk. Data is preserved, none is written, and the file may
+/// be in use. Known layers are ext4 and XFS, partitions and loop devices; a file above other layers
+/// is refused by name. Allocated space is unwritten: extant materialize --through writes it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

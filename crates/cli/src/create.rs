@@ -27,11 +27,11 @@ use crate::in_image::InImageArgs;
 use crate::progress::Display;
 use crate::{complete, exit, image_format, layers, print};
 
-/// Make a new file or disk image of SIZE bytes whose space is really there.
+/// Make a new file or disk image of SIZE bytes with written space.
 ///
 /// The file appears under its name only when it is complete. After a cancel or an error nothing
-/// is left (see --keep-partial); after a crash or a kill a file .NAME.extant-partial is, and the
-/// same command takes it up and writes only what is missing.
+/// is left (see --keep-partial); after a crash or a kill there is a file .NAME.extant-partial, from
+/// which the same command resumes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -72,13 +72,13 @@ pub struct CreateArgs {
     #[arg(skip)]
     pub is_backing_unchecked: bool,
 
-    /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
+    /// Options of qcow2, as in QEMU: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
-    /// Make only the first part real; the rest stays sparse
+    /// Allocate only the first part; the rest is sparse
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     pub allocation: Option<ByteSize>,
 

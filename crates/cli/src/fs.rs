@@ -36,10 +36,10 @@ use crate::fs_image;
 
 /// Inspect an ext4 image, disk or NBD export, and change it, without root and without a mount.
 ///
-/// Commands that only look write nothing, also where the journal needs recovery: they see the file
-/// system as it will be. Commands that change something lock the image, and go through its journal:
-/// an interruption at any time leaves the file system consistent. Files are root's unless said
-/// otherwise.
+/// Commands that only read write nothing, even if the journal needs recovery: they show the state
+/// after recovery. Commands that change the image lock it and use its journal: an interruption at
+/// any time leaves the file system consistent. Files are owned by root unless an option sets the
+/// owner.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -55,8 +55,8 @@ IMAGE is a file or a block device with an ext2, ext3 or ext4 file system.
 Exit status: see extant --help; fs check has its own."
 )]
 pub struct FsArgs {
-    /// Do not load the journal: for looking into an image whose journal is damaged; what is only in
-    /// it is not seen
+    /// Do not load the journal: for reading an image with a damaged journal, without the changes in
+    /// it
     #[arg(long, global = true)]
     noload: bool,
 

@@ -12,10 +12,10 @@ use extant_space::{Error, Result};
 use crate::exit::{self, Style};
 use crate::{Cli, complete, man, print};
 
-/// Print a script that makes a shell complete the words of this command.
+/// Print a script that makes a shell complete the arguments of this command.
 ///
 /// The script asks the program itself, so it also completes names of pools and volumes and numbers
-/// of jobs, and stays as it is when the program is replaced.
+/// of jobs, and need not be generated again when the program is replaced.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -22,7 +22,7 @@ use crate::in_image::InImageArgs;
 use crate::progress::Display;
 use crate::{exit, layers, print};
 
-/// Make the holes and unwritten parts of a file written, and keep all its data.
+/// Make the holes and unwritten parts of a file written, and preserve its data.
 ///
 /// Of a qcow2 image, recognised by its name and its contents, the guest's disk becomes fully
 /// allocated, as by extant image materialize; --format raw takes the file as it is.
@@ -68,7 +68,7 @@ pub struct MaterializeArgs {
     #[arg(long, conflicts_with = "image")]
     pub unshare: bool,
 
-    /// Make what stores the file in the layers below written as well: the files of loop devices
+    /// Make the file's extents in the layers below written as well: the files of loop devices
     #[arg(long, conflicts_with = "image")]
     pub through: bool,
 

@@ -76,7 +76,7 @@ pub struct MountArgs {
     /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
-    /// The directory to show the files at; what is in it is hidden meanwhile
+    /// The mount point; its content is hidden meanwhile
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
@@ -108,7 +108,7 @@ pub struct MountArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// This process is the server, started by one that waits for its word
+    /// This process is the server, started by one that waits for its ready message
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub background_server: bool,
 }

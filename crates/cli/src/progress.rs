@@ -27,10 +27,10 @@ use terminal_size::{Width, terminal_size_of};
 use lines::Lines;
 use stream::Stream;
 
-/// Where progress goes.
+/// Destination of progress.
 #[derive(Args, Clone, Debug)]
 pub struct ProgressArgs {
-    /// Where progress goes, on stderr
+    /// Form of progress on stderr
     #[arg(
         long = "progress",
         id = "progress",

@@ -36,8 +36,8 @@ use crate::print;
 
 /// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
 ///
-/// Prints the URI of each export when clients can come, and serves until SIGINT, SIGTERM or SIGHUP:
-/// what was taken from clients is then finished and made durable. A file that grew is larger for
+/// Prints the URI of each export when it is ready for clients, and serves until SIGINT, SIGTERM or
+/// SIGHUP: then received requests are completed and made durable. A file that grew is larger for
 /// the next client that connects. Files are locked; nothing else of this program writes to them
 /// meanwhile.
 #[derive(Args, Clone, Debug)]
@@ -82,7 +82,7 @@ pub struct ServeArgs {
     #[arg(long, short, value_name = "PATH")]
     pub socket: Vec<PathBuf>,
 
-    /// Listen on a TCP address; port 0 takes one that is free [default port: 10809]
+    /// Listen on a TCP address; port 0 uses a free one [default port: 10809]
     #[arg(long, short, value_name = "HOST[:PORT]")]
     pub listen: Vec<String>,
 
@@ -90,11 +90,11 @@ pub struct ServeArgs {
     #[arg(long, short)]
     pub read_only: bool,
 
-    /// The name of the export, where there is one file
+    /// The name of the export, with one file
     #[arg(long, short = 'x')]
     pub name: Option<String>,
 
-    /// A text about the export for users of clients, where there is one file
+    /// A description of the export for clients, with one file
     #[arg(
         long,
         short = 'D',
@@ -147,11 +147,11 @@ pub struct ServeArgs {
     #[arg(long, requires = "tls_creds")]
     pub tls_any_client: bool,
 
-    /// Go to the background when clients can come
+    /// Detach when ready for clients
     #[arg(long)]
     pub fork: bool,
 
-    /// Write the number of the process that serves to FILE; it goes at the end
+    /// Write the number of the server process to FILE; removed at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
 
@@ -163,7 +163,7 @@ pub struct ServeArgs {
     #[arg(long, short)]
     pub verbose: bool,
 
-    /// This process is the server, started by one that waits for its word
+    /// This process is the server, started by one that waits for its ready message
     #[arg(long, hide = true)]
     pub background_server: bool,
 }

@@ -1,8 +1,8 @@
 //! `extant umount`: unmounts, and waits until the image is closed.
 //!
-//! umount(8) and fusermount3 return when the files are gone from the tree of names; the server then
-//! still writes its journal home. It holds the lock of the image until it has: that is what is
-//! waited for. Afterwards the state in the image shows whether it was closed cleanly.
+//! umount(8) and fusermount3 return when the mount point is detached; the server still checkpoints
+//! its journal then. It holds the lock of the image until it has finished, and this command waits
+//! for that lock. Afterwards the state in the image shows whether it was closed cleanly.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -27,10 +27,10 @@ const FS_TYPE: &str = "fuse.extant";
 /// Poll interval of the server's locks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Unmount what `extant mount` has mounted, and wait until the image is closed and durable.
+/// Unmount an image, and wait until it is closed and durable.
 ///
-/// umount(8) and `fusermount3 -u` unmount as well, but return while the server is still writing:
-/// who copies the image or starts a machine from it then finds one that needs recovery.
+/// umount(8) and `fusermount3 -u` unmount as well, but return while the server is still writing: a
+/// copy made then needs recovery.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -40,11 +40,11 @@ Examples:
 
 Exit status: see extant --help; 4 while a file is in use.")]
 pub struct UmountArgs {
-    /// Where it is mounted, or what is
+    /// The mount point or the image
     #[arg(value_name = "DIR|IMAGE")]
     pub place: PathBuf,
 
-    /// Also while files are in use: they stay usable, and the image is closed with the last one
+    /// Also while files are in use: they remain usable, and the image is closed with the last one
     #[arg(long, short)]
     pub lazy: bool,
 }
@@ -57,7 +57,7 @@ pub fn run(args: &UmountArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
-/// Unmounts and waits, without a word.
+/// Unmounts and waits, without output.
 pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     let mount = find(&args.place)?;
     let busy = if args.lazy {

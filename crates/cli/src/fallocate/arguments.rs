@@ -30,7 +30,7 @@ Examples:
 Exit status: 0 done; 1 failed, also for wrong arguments; 130 interrupted."
 )]
 pub struct FallocateArgs {
-    /// Remove the range; what follows moves down
+    /// Remove the range; the rest moves down
     #[arg(long, short = 'c')]
     pub collapse_range: bool,
 
@@ -38,7 +38,7 @@ pub struct FallocateArgs {
     #[arg(long, short = 'd')]
     pub dig_holes: bool,
 
-    /// Insert a hole; what follows moves up
+    /// Insert a hole; the rest moves up
     #[arg(long, short = 'i')]
     pub insert_range: bool,
 
@@ -62,11 +62,11 @@ pub struct FallocateArgs {
     #[arg(long, short = 'r')]
     pub report_holes: bool,
 
-    /// Say what was done
+    /// Print a message for each operation
     #[arg(long, short = 'v')]
     pub verbose: bool,
 
-    /// Zero the range and have it written, by writing zeros where the kernel does not
+    /// Write zeroes to the range: by the kernel, or by writing zeros if it refuses
     #[arg(
         long,
         short = 'w',
@@ -79,11 +79,11 @@ pub struct FallocateArgs {
     #[arg(long)]
     pub no_fallback: bool,
 
-    /// Allocate with posix_fallocate(3), which always works and may take longer
+    /// Allocate with posix_fallocate(3), which always works and may be slower
     #[arg(long, short = 'x')]
     pub posix: bool,
 
-    /// Zero the range and have it allocated, probably unwritten
+    /// Zero the range and allocate it, usually unwritten
     #[arg(long, short = 'z')]
     pub zero_range: bool,
 

@@ -20,7 +20,7 @@ const FOUND: u8 = 4;
 /// The check itself failed.
 const FAILED: u8 = 8;
 
-/// Check whether a file system is what it says, without changing it.
+/// Check the consistency of a file system, without changing it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

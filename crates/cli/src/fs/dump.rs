@@ -36,7 +36,7 @@ pub struct DumpArgs {
     #[arg(long)]
     pub superblock: bool,
 
-    /// The groups: where bitmaps and tables are, and what is free
+    /// The groups: places of bitmaps and tables, and free counts
     #[arg(long)]
     pub groups: bool,
 
@@ -48,7 +48,7 @@ pub struct DumpArgs {
     #[arg(long, value_name = "INODE|PATH")]
     pub extents: Option<PathBuf>,
 
-    /// The journal: where it is, and what is not checkpointed
+    /// The journal: its place, and the transactions not checkpointed
     #[arg(long)]
     pub journal: bool,
 

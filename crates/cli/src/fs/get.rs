@@ -31,7 +31,7 @@ use crate::progress::Display;
 /// Copy files of an image to this machine.
 ///
 /// Holes stay holes; permissions, times, extended attributes and links are kept, and owners when
-/// root copies. Nothing outside of the destination is touched, whatever the image says.
+/// root copies. Nothing outside of the destination is changed, even by a hostile image.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -48,7 +48,7 @@ pub struct GetArgs {
     #[arg(required = true, num_args = 2.., value_names = ["PATH", "DEST"])]
     pub paths: Vec<PathBuf>,
 
-    /// Directories with everything in them; symbolic links stay links
+    /// Copy directories recursively; symbolic links stay links
     #[arg(long, short)]
     pub recursive: bool,
 

@@ -25,7 +25,7 @@ pub struct MkdirArgs {
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 
-    /// Those above as well, and no error when one is there
+    /// Make parent directories as well; an existing directory is no error
     #[arg(long, short)]
     pub parents: bool,
 
@@ -74,7 +74,7 @@ pub struct LnArgs {
     /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
-    /// The file, or what a symbolic link says
+    /// The file, or the target of a symbolic link
     pub target: PathBuf,
 
     /// The new name, or the directory for it
@@ -84,7 +84,7 @@ pub struct LnArgs {
     #[arg(long, short)]
     pub symbolic: bool,
 
-    /// Replace what has the name, unless it is a directory
+    /// Replace an existing file, unless it is a directory
     #[arg(long, short)]
     pub force: bool,
 }

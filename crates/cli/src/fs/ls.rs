@@ -45,7 +45,7 @@ pub struct LsArgs {
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
-    /// Directories themselves, not what is in them
+    /// List directories themselves, not their content
     #[arg(long, short)]
     pub directory: bool,
 
@@ -53,7 +53,7 @@ pub struct LsArgs {
     #[arg(long, short)]
     pub inode: bool,
 
-    /// Print one JSON document, with everything about every file
+    /// Print one JSON document, with all attributes of every file
     #[arg(long)]
     pub json: bool,
 }

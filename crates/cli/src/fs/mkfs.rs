@@ -20,10 +20,10 @@ use crate::print;
 
 /// Make an ext4 file system, by mke2fs.
 ///
-/// Runs `mke2fs -t ext4 [OPTIONS] IMAGE` after it has made IMAGE, sparse and of SIZE bytes, if
-/// there was none. Without root, the root directory is yours (-E root_owner). mke2fs asks before it
-/// overwrites a file system (-F forces it), and its words and errors are passed on. What it makes
-/// by default, this program can use.
+/// Runs `mke2fs -t ext4 [OPTIONS] IMAGE`, after creating IMAGE, sparse and of SIZE bytes, if it
+/// does not exist. Without root, the root directory is yours (-E root_owner). mke2fs asks before it
+/// overwrites a file system (-F forces it), and its output and errors are passed on. Extant
+/// supports the default features.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ pub struct MkfsArgs {
     /// The image, made if missing, or the disk
     pub image: PathBuf,
 
-    /// Size of a new image; an old one stays as large as it is
+    /// Size of a new image; an existing one keeps its size
     #[arg(value_parser = parse_size)]
     pub size: Option<ByteSize>,
 

@@ -57,7 +57,7 @@ pub struct PutArgs {
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "PATH"])]
     pub paths: Vec<PathBuf>,
 
-    /// Directories with everything in them; symbolic links stay links
+    /// Copy directories recursively; symbolic links stay links
     #[arg(long, short)]
     pub recursive: bool,
 

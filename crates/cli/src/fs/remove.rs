@@ -27,11 +27,11 @@ pub struct RmArgs {
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 
-    /// Directories too, with everything in them
+    /// Remove directories recursively
     #[arg(long, short, visible_short_alias = 'R')]
     pub recursive: bool,
 
-    /// Say nothing of what is not there
+    /// Ignore missing files
     #[arg(long, short)]
     pub force: bool,
 }

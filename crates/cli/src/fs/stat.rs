@@ -17,7 +17,7 @@ use crate::print;
 /// Extents that are shown as text; --json has all.
 const SHOWN: usize = 16;
 
-/// Print everything about files in an image: size, blocks, owner, times, flags, attributes,
+/// Print the attributes of files in an image: size, blocks, owner, times, flags, attributes,
 /// extents.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

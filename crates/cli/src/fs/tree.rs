@@ -34,7 +34,7 @@ pub struct TreeArgs {
     #[arg(long, short = 'L', value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
 
-    /// Print one JSON document, with everything about every file
+    /// Print one JSON document, with all attributes of every file
     #[arg(long)]
     pub json: bool,
 }

@@ -25,7 +25,7 @@ const NOTHING_TO_CHECK: u8 = 63;
 const CORRUPTIONS: u8 = 2;
 const LEAKS: u8 = 3;
 
-/// Check whether the refcounts of a qcow2 image are what its tables use.
+/// Check whether the refcounts of a qcow2 image match its tables.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub share: ShareArgs,
 
-    /// Print nothing but errors; the exit status says the rest
+    /// Print nothing but errors; the exit status has the result
     #[arg(long, short = 'q')]
     pub quiet: bool,
 

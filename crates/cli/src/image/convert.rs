@@ -33,9 +33,9 @@ const STDOUT_BYTES: u64 = 1 << 20;
 
 /// Copy an image into a new one, of another format, shape or preallocation.
 ///
-/// Holes are skipped and zeros stay zeros. With --chain the copy holds what the image shows through
-/// its backing files. Over a backing file of its own (-B) it holds what differs from that. The new
-/// image appears under its name when it is complete; a copy that was cut off begins again.
+/// Holes are skipped and zeros stay zeros. With --chain the copy includes the data of the backing
+/// files. Over its own backing file (-B) it stores only the differences. The new image appears
+/// under its name when it is complete; an interrupted copy starts again.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -70,8 +70,8 @@ pub struct ConvertArgs {
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     pub words: Vec<String>,
 
-    /// Use this backing file, and store only what differs from it; its name as the image will have
-    /// it, from the directory of TARGET (as -o backing_file)
+    /// Use this backing file, and store only the differences; its name as stored in the image,
+    /// relative to the directory of TARGET (as -o backing_file)
     #[arg(long, short = 'B', value_name = "FILE", requires = "backing_format")]
     pub backing: Option<String>,
 
@@ -91,7 +91,7 @@ pub struct ConvertArgs {
     #[arg(long, short = 'm', value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
 
-    /// Copy in any order, which is what is always done (for scripts made for qemu-img)
+    /// Copy in any order: always the case (for scripts made for qemu-img)
     #[arg(short = 'W', hide = true)]
     pub out_of_order: bool,
 

@@ -14,11 +14,10 @@ use crate::image_options::HELP_WORD;
 use crate::in_image::InImageArgs;
 use crate::{exit, image_options, print};
 
-/// Make a new image, in the words of qemu-img create.
+/// Make a new image, with the options of qemu-img create.
 ///
-/// Nothing is preallocated unless -o preallocation says so; extant create makes all of the space
-/// real. The format is that of the name where -f does not say it. An existing file is replaced only
-/// with --force.
+/// Nothing is preallocated without -o preallocation; extant create writes all of the space. Without
+/// -f the format follows from the name. An existing file is replaced only with --force.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -12,7 +12,7 @@ use super::{ChainArgs, Facts, FormArgs, LookArgs, ShareArgs, not_inside, qemu};
 use crate::file_location::FileLocation;
 use crate::{image_format, print};
 
-/// Print what an image is, and how much of it is allocated.
+/// Print the format of an image, and its allocation.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

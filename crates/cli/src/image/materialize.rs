@@ -14,14 +14,13 @@ use crate::file_location::FileLocation;
 use crate::progress::Display;
 use crate::{exit, print};
 
-/// Make a thin image fully allocated in place: every cluster mapped, all of it written, its data
-/// kept.
+/// Make a thin image fully allocated in place: every cluster mapped and written, data preserved.
 ///
 /// No other process may use the image meanwhile. Clusters shared with snapshots are copied, so that
-/// these keep theirs, and compressed ones are expanded; the freed space stays in the file for later
-/// use. Images with a backing file are refused: convert merges both into one image. A data file is
-/// materialized as well, with --chain. A disk that contains an image has its space: clusters are
-/// mapped to zeros there, if it has room.
+/// snapshots keep theirs, and compressed ones are expanded; the freed space remains in the file for
+/// later use. Images with a backing file are refused: convert merges both into one image. A data
+/// file is materialized as well, with --chain. A disk that contains an image has its space:
+/// clusters are mapped to zeros there, if it has room.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -26,7 +26,7 @@ Examples:
   extant image measure --size 1TiB -o cluster_size=2M,preallocation=full
   extant image measure disk.raw                      as a qcow2 image with the same data")]
 pub struct MeasureArgs {
-    /// An image whose data it is to hold
+    /// An image to be copied into it
     #[arg(required_unless_present = "size", conflicts_with = "size")]
     pub file: Option<PathBuf>,
 

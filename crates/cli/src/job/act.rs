@@ -40,7 +40,7 @@ pub struct ResumeArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
 
-    /// Return at once; the job continues in a process of its own
+    /// Return at once; the job continues in a separate process
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 

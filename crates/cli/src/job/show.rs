@@ -11,7 +11,7 @@ use super::list::done;
 use crate::pool::json::{JobJson, moment};
 use crate::print;
 
-/// Print everything about a job.
+/// Print the details of a job.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

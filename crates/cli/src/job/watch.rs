@@ -36,7 +36,7 @@ pub struct WatchArgs {
     pub stream: StreamArgs,
 }
 
-/// Wait for the end of a job, and say nothing before it.
+/// Wait for the end of a job, without progress.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -106,7 +106,7 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
     goes_on(status, &args.job).map(Some)
 }
 
-/// Ctrl-C ends the wait alone, and says so.
+/// Ctrl-C ends only the wait, with a message.
 fn goes_on(status: Result<JobStatus>, job: &OneJobArgs) -> Result<JobStatus> {
     status.map_err(|error| match error.kind() {
         ErrorKind::Cancelled => {

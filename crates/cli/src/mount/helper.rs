@@ -47,7 +47,7 @@ struct MountHelper {
     #[arg(short)]
     no_mtab: bool,
 
-    /// Print what was mounted
+    /// Print the source and the mount point
     #[arg(short)]
     verbose: bool,
 

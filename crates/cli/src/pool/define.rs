@@ -51,12 +51,12 @@ pub struct DefineArgs {
     #[arg(long, value_name = "KIND", default_value = "dir")]
     pub kind: KindArg,
 
-    /// With --kind ext4: the directory inside, which is made if there is none [default: the root]
+    /// With --kind ext4: the directory inside, created if missing [default: the root]
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
-    /// With --kind ext4: where the pool keeps what is its own [default: beside the image; of a
-    /// disk, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
+    /// With --kind ext4: the state directory of the pool [default: next to the image; of a disk,
+    /// /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -64,7 +64,7 @@ pub struct DefineArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "place", "target", "kind"])]
     pub xml: Option<PathBuf>,
 
-    /// Volumes take at most this much in all [default: what the file system has]
+    /// Space limit of all volumes together [default: the size of the file system]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub total: Option<ByteSize>,
 
@@ -101,7 +101,7 @@ pub enum KindArg {
     Ext4,
 }
 
-/// Forget a pool; its directory or image and its volumes stay.
+/// Remove the definition of a pool; its directory or image and its volumes are kept.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

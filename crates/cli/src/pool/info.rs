@@ -11,7 +11,7 @@ use super::json::PoolJson;
 use crate::print;
 use crate::words::count;
 
-/// Print what a pool has, and what it has promised.
+/// Print the space of a pool, and the promised space.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

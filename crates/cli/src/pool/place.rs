@@ -17,7 +17,7 @@ use crate::exit::{self, Style};
 /// Location of definitions.
 #[derive(Args, Clone, Debug)]
 pub struct ConfigArgs {
-    /// Where definitions of pools are kept
+    /// Directory of the definitions of pools
     #[arg(long, value_name = "DIR")]
     pub config_dir: Option<PathBuf>,
 }

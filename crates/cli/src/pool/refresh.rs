@@ -10,9 +10,9 @@ use super::{PoolArgs, json};
 use crate::print;
 use crate::words::count;
 
-/// Find what killed processes have left in a pool.
+/// Find files and jobs left by killed processes in a pool.
 ///
-/// Interrupted jobs are reported, and stay for `extant job resume`; files that belong to no job are
+/// Interrupted jobs are reported, and kept for `extant job resume`; files without a job are
 /// removed.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

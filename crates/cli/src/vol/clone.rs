@@ -9,8 +9,8 @@ use crate::arguments::parse_mode;
 
 /// Make a new volume with the content of another.
 ///
-/// Space is shared where the file system can (reflink). Else data is copied; holes and unwritten
-/// parts stay what they are.
+/// Space is shared where the file system can (reflink). Otherwise data is copied; holes stay holes
+/// and unwritten extents stay unwritten.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -44,7 +44,7 @@ pub enum Method {
     Auto,
     /// Share space, or fail
     Reflink,
-    /// Copy data: the clone has space of its own
+    /// Copy data: the clone shares no space
     Copy,
 }
 

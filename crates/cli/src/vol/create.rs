@@ -50,8 +50,7 @@ pub struct CreateArgs {
     )]
     pub xml: Option<PathBuf>,
 
-    /// Make only the first part real; the rest stays sparse. For qcow2, --preallocation says in
-    /// which way
+    /// Allocate only the first part; the rest is sparse. For qcow2, --preallocation is the mode
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub allocation: Option<ByteSize>,
 
@@ -64,8 +63,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
-    /// Options of qcow2, in QEMU's words, as for extant create. A backing file is named, and not
-    /// opened
+    /// Options of qcow2, as for extant create. A backing file is recorded, and not opened
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     pub words: Vec<String>,
 

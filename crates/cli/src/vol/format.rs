@@ -10,11 +10,11 @@ use super::work::VolumeArgs;
 use crate::image_format::ImageFormat;
 use crate::print;
 
-/// Say what the file of a volume is.
+/// State the format of a volume.
 ///
-/// For files that were not made by extant and whose names do not end with .qcow2. It is kept with
-/// the file, and counts more than name and content. The content is never asked, as a guest can
-/// write any header into a raw volume.
+/// For files that were not made by extant and whose names do not end with .qcow2. It is stored with
+/// the file, and has precedence over the name. The content is ignored, as a guest can write any
+/// header into a raw volume.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -11,7 +11,7 @@ use super::work::VolumeArgs;
 use crate::pool::json::VolumeJson;
 use crate::print;
 
-/// Print what a volume is, and whether its space is allocated.
+/// Print the format, size and allocation of a volume.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

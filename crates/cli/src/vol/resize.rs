@@ -31,7 +31,7 @@ pub struct ResizeArgs {
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
-    /// Allow a smaller capacity: what is past it is lost
+    /// Allow a smaller capacity: data beyond it is lost
     #[arg(long)]
     pub shrink: bool,
 

@@ -13,7 +13,7 @@ use crate::image_format::ImageFormat;
 
 /// Make a volume of a file.
 ///
-/// The file is taken as it is, and holes stay holes. The volume has the new content as a whole, or
+/// The file is copied unchanged, and holes stay holes. The volume has the new content as a whole, or
 /// nothing changes. An image that names other files is refused, because every user of the volume
 /// would read those.
 #[derive(Args, Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct UploadArgs {
 
 /// Make a file of a volume.
 ///
-/// The volume's file is taken as it is, and holes stay holes. The file has the new content as a
+/// The volume's file is copied unchanged, and holes stay holes. The file has the new content as a
 /// whole, or nothing changes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

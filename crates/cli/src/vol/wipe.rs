@@ -6,7 +6,7 @@ use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 
-/// Destroy the content of a volume; its capacity stays.
+/// Destroy the content of a volume; its capacity is kept.
 ///
 /// Wiped parts stay wiped after a cancel. After a kill the same command resumes, unless the volume
 /// has been changed since. A qcow2 volume becomes an empty image of the same shape without backing

@@ -26,11 +26,11 @@ use super::info::describe;
 /// How a job runs.
 #[derive(Args, Clone, Debug)]
 pub struct WorkArgs {
-    /// Return at once with the number of the job, which continues in a process of its own
+    /// Return at once with the number of the job, which continues in a separate process
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 
-    /// Which jobs go first when there are many
+    /// Priority among waiting jobs
     #[arg(long, value_name = "WHICH", default_value = "normal")]
     pub priority: PriorityArg,
 
