@@ -42,7 +42,7 @@ fn show(path: &Path) -> Result<()> {
         ByteSize(conversion)
     );
     println!(
-        "{} cost an allocation, and may fail for lack of space",
+        "{} cost an allocation, and may fail with ENOSPC",
         ByteSize(allocation)
     );
     Ok(())

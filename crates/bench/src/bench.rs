@@ -21,9 +21,9 @@ use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::table::Table;
 
-/// Something that is measured.
+/// A measurement.
 pub trait Bench: Sync {
-    /// The word on the command line.
+    /// The name on the command line.
     fn name(&self) -> &'static str;
 
     /// One line for `list`.

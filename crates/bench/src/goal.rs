@@ -27,7 +27,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Something to reach.
+/// A goal.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
     /// Unique within the bench.

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use extant_testkit::requires::{self, Requirement};
 
-/// Something that must be there.
+/// A requirement.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// A program, which `cargo xtask setup` installs.

@@ -195,7 +195,7 @@ mod tests {
         let request = foreground.begin_request();
         thread::scope(|scope| {
             scope.spawn(move || drop(request));
-            // Not forever either way: the visit ends, or the time does.
+            // Bounded either way: the visit ends, or the time does.
             throttle.yield_to_foreground();
         });
         assert_eq!(foreground.ended.load(Relaxed), 1);

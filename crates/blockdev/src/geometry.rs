@@ -54,7 +54,7 @@ bitflags! {
         const VOLATILE_CACHE = 1 << 1;
         /// A write with FUA costs less than a write and a flush.
         const FUA = 1 << 2;
-        /// Discard does something.
+        /// Discard has an effect.
         const DISCARD = 1 << 3;
         /// Zeros may be written without sending them.
         const WRITE_ZEROES = 1 << 4;
@@ -62,7 +62,7 @@ bitflags! {
         const WRITE_ZEROES_UNMAP = 1 << 5;
         /// Write zeroes can leave the space in place, written.
         const WRITE_ZEROES_ALLOCATE = 1 << 6;
-        /// Assign does something.
+        /// Assign has an effect.
         const ASSIGN = 1 << 7;
         /// Status distinguishes holes and zeros from data.
         const STATUS = 1 << 8;

@@ -65,7 +65,7 @@ impl Zeroing {
         space: ZeroedSpace::Written,
         ..Self::ALLOCATED
     };
-    /// Zeros by whatever means.
+    /// Zeros by any method.
     pub const ANY: Self = Self {
         space: ZeroedSpace::MayUnmap,
         ..Self::ALLOCATED
@@ -93,8 +93,8 @@ pub enum Operation<'a> {
     },
     /// Makes every write durable that completed before this was submitted.
     Flush,
-    /// The contents are no longer needed. What is read there afterwards is undefined until written,
-    /// but is never the data of another user of the storage. May do nothing.
+    /// The contents are no longer needed. Later reads are undefined until the next write, but is
+    /// never the data of another user of the storage. May do nothing.
     Discard(ByteRange),
     /// The range reads as zeros.
     WriteZeroes(ByteRange, Zeroing),

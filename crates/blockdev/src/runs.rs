@@ -6,7 +6,7 @@ use extant_space::ByteRange;
 
 use crate::RangeStatus;
 
-/// Hands runs of one status to a visitor, each as long as it is.
+/// Passes maximal runs of one status to a visitor.
 pub(crate) struct Runs<'v> {
     visit: &'v mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     run: Option<(ByteRange, RangeStatus)>,

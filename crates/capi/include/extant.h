@@ -92,7 +92,7 @@ typedef enum {
    */
   EXTANT_STATUS_COPY_ON_WRITE,
   /*
-   The file system reported success, and the result is not what was asked for.
+   The file system reported success, and the result differs from the request.
    */
   EXTANT_STATUS_NOT_KEPT,
   /*
@@ -158,7 +158,7 @@ typedef enum {
 } extant_pace;
 
 /*
- How much of a new file is made real.
+ How much space a new file gets.
  */
 typedef enum {
   /*
@@ -246,7 +246,7 @@ typedef struct {
    */
   uint64_t rate_bytes;
   /*
-   How many of the first bytes are made real; `UINT64_MAX`, the default: all.
+   The number of first bytes to allocate; `UINT64_MAX`, the default: all.
    */
   uint64_t allocation_bytes;
   /*
@@ -321,7 +321,7 @@ typedef struct {
  */
 typedef struct {
   /*
-   The first bytes that were made real.
+   The number of allocated first bytes.
    */
   uint64_t allocation_bytes;
   /*
@@ -579,7 +579,7 @@ void extant_materialize_options_init(extant_materialize_options *options);
 
 /*
  Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called
- again after a cancel or a crash it writes only what is missing.
+ again after a cancel or a crash it writes only the missing part.
 
  `options`, `control`, `report` and `error` may be null.
 

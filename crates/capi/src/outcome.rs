@@ -35,7 +35,7 @@ pub enum Status {
     Unsupported,
     /// Copy-on-write: written space would not stay in place.
     CopyOnWrite,
-    /// The file system reported success, and the result is not what was asked for.
+    /// The file system reported success, and the result differs from the request.
     NotKept,
     /// The caller asked to stop.
     Cancelled,

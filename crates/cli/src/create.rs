@@ -44,7 +44,7 @@ Examples:
   extant create vm.qcow2 20GiB                       a qcow2 image, every cluster mapped and written
   extant create vm.qcow2 20GiB --preallocation off   one that grows
   extant create vm.qcow2 1TiB -o cluster_size=2M,lazy_refcounts=on
-  extant create --force --format qcow2 /dev/sdx 1TiB  on a disk, over what is there
+  extant create --force --format qcow2 /dev/sdx 1TiB  on a disk, replacing its contents
 
 Sizes: 4096, 512k, 10G and 10GiB (1024), 10GB (1000).
 Exit status: see extant --help.")]

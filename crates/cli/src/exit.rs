@@ -18,7 +18,7 @@ pub const CANCELLED: u8 = 130;
 pub const HELP: &str = "\
 Exit status (extant fallocate: 0 or 1, as fallocate(1); 130 when cancelled):
   0    done
-  1    failed: the device, or a result that is not what was asked for
+  1    failed: the device, or a result that differs from the request
   2    wrong arguments
   3    not enough space, over quota, or too large
   4    the path cannot be used: missing, taken, in use, not a regular file, read-only, forbidden
@@ -37,7 +37,7 @@ pub enum Style {
 /// The command prints JSON, so its errors are JSON too; set once, before it runs.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Errors are JSON from now on, whatever style a caller asks for.
+/// Errors are JSON from now on, for every requested style.
 pub fn use_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }

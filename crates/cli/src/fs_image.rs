@@ -30,10 +30,10 @@ use rustix::process::{getegid, geteuid};
 pub enum AssignMode {
     /// No
     Off,
-    /// Where the device below takes it
+    /// If the device below supports it
     #[default]
     Try,
-    /// Yes, and what the device refuses is an error
+    /// Yes, and a refusal of the device is an error
     Require,
 }
 

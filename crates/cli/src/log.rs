@@ -40,7 +40,7 @@ impl Log {
         self.tell(PRIORITY_ERROR, error);
     }
 
-    /// Something the user should know.
+    /// A notice for the user.
     pub fn notice(&self, line: impl Display) {
         self.tell(PRIORITY_NOTICE, line);
     }

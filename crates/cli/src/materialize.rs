@@ -25,7 +25,7 @@ use crate::{exit, layers, print};
 /// Make the holes and unwritten parts of a file written, and preserve its data.
 ///
 /// Of a qcow2 image, recognised by its name and its contents, the guest's disk becomes fully
-/// allocated, as by extant image materialize; --format raw takes the file as it is.
+/// allocated, as by extant image materialize; --format raw takes the file literally.
 ///
 /// No other process may have the file open meanwhile: data written between reading the map and
 /// writing zeros would be lost. A write lease excludes them; on file systems where it excludes only

@@ -57,7 +57,7 @@ Options after -o, separated by commas; those that contradict an earlier one coun
   commit=SECONDS                                how long a change may wait for its commit (5)
   assign=off|try|require                        give new space its place on the device below at once
   discard, nodiscard                            inform the disk or file below of freed blocks
-  writeback, no_writeback                       whether the kernel holds back what is written
+  writeback, no_writeback                       whether the kernel delays writes
   io_uring, no_io_uring                         requests through io_uring (Linux 6.14, with the
                                                 parameter enable_uring of fuse): faster where
                                                 there are many small ones; off by default

@@ -208,7 +208,7 @@ impl Handshake<'_> {
 
     fn list(&mut self, data: &[u8]) -> Result<Result<Next, Refusal>> {
         if !data.is_empty() {
-            return Ok(Err((answer::ERR_INVALID, "a list takes no data")));
+            return Ok(Err((answer::ERR_INVALID, "NBD_OPT_LIST has no data")));
         }
         for export in self.terms.exports.iter() {
             let name = export.name().as_bytes();
@@ -226,7 +226,7 @@ impl Handshake<'_> {
         data: &[u8],
     ) -> Result<Result<Next, Refusal>> {
         if !data.is_empty() {
-            return Ok(Err((answer::ERR_INVALID, "the option takes no data")));
+            return Ok(Err((answer::ERR_INVALID, "the option has no data")));
         }
         if self.style == style {
             return Ok(Err((answer::ERR_INVALID, "it was agreed on before")));

@@ -226,7 +226,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for `.`, `..` and invalid names; `Corrupt` with the block;
-    /// what the store says. The name is still there then.
+    /// an error of the store. The name still exists then.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Result<DirectoryEntry> {
         check_name(name)?;
         let place = self

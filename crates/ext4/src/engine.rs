@@ -61,7 +61,7 @@ impl Engine {
         }
         if self.fs.stopped.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::ReadOnly)
-                .detail("the file system was found damaged and takes no more changes")
+                .detail("the file system is damaged and refuses changes")
                 .advice("check it"));
         }
         Ok(journal)

@@ -68,7 +68,7 @@ impl FsState {
         inner.places.insert(cell.number, OrphanPlace::List);
     }
 
-    /// Notes an inode in the first block of the orphan file that takes it.
+    /// Records an inode in the first block of the orphan file with room.
     fn add_to_orphan_file(
         &self,
         inner: &mut OrphanRecords,
@@ -102,8 +102,8 @@ impl FsState {
         None
     }
 
-    /// Strikes an inode out, in the transaction that does the last of its work. `deletion` is what
-    /// its `i_dtime` becomes.
+    /// Removes an inode's entry, in the transaction that finishes its work. `deletion` is what its
+    /// `i_dtime` becomes.
     pub(crate) fn remove_orphan(
         &self,
         transaction: &Transaction<'_>,
@@ -113,7 +113,7 @@ impl FsState {
         self.strike_out(&mut lock(&self.orphans.inner), transaction, cell, deletion)
     }
 
-    /// Strikes an inode out of which nothing is left to be cut, unless it has no name either.
+    /// Removes the entry of an inode without blocks left to truncate, unless it has no name either.
     pub(crate) fn remove_cut_orphan(
         &self,
         transaction: &Transaction<'_>,
@@ -183,7 +183,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Strikes an entry out that no orphan can have; the list ends there.
+    /// Removes an entry that no orphan can have; the list ends there.
     fn strike_out_wrong(&self, transaction: &Transaction<'_>, place: OrphanPlace) -> Result<()> {
         transaction.mark_ineligible();
         let mut inner = lock(&self.orphans.inner);
@@ -317,7 +317,7 @@ impl FsState {
         Ok(FoundOrphans { cells, wrong })
     }
 
-    /// Notes in memory what an entry names; or what is wrong with it.
+    /// Records in memory the inode of an entry, or its error.
     fn found_orphan(
         &self,
         places: &mut HashMap<InodeNumber, OrphanPlace>,

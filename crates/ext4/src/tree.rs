@@ -171,7 +171,7 @@ impl<'a, N: NodesMut> TreeMut<'a, N> {
         }
     }
 
-    /// To look something up between changes.
+    /// For lookups between changes.
     pub(crate) fn as_tree(&self) -> Tree<'_, N> {
         Tree::new(self.root, self.nodes, self.format)
     }

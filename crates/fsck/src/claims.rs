@@ -88,7 +88,7 @@ impl Claims {
         false
     }
 
-    /// Bits of `group`, set for what is claimed; `None` when nothing is. They are forgotten.
+    /// Bits of `group`, set for claimed blocks; `None` without claims. They are dropped.
     pub(crate) fn take_group(&mut self, group: GroupNumber) -> Option<Box<[u64]>> {
         self.groups[group.0 as usize].take()
     }

@@ -179,7 +179,7 @@ impl Display for Location {
 }
 
 impl Display for Finding {
-    /// `inode 12, block 34: what is wrong`
+    /// `inode 12, block 34: description`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.place != Location::default() {
             write!(f, "{}: ", self.place)?;

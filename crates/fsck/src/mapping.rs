@@ -44,7 +44,7 @@ pub(crate) trait Visitor {
     fn node(&mut self, block: PhysicalBlock) -> NodeAction;
     /// Blocks of the file.
     fn run(&mut self, run: Run);
-    /// Something is wrong, in a block of the map or, with `None`, in the inode.
+    /// An error, in a block of the map or, with `None`, in the inode.
     fn fault(&mut self, block: Option<PhysicalBlock>, error: Error);
 }
 

@@ -150,6 +150,6 @@ impl Visitor for OrphanFile {
         }
     }
 
-    /// The scan finds it again, and says so.
+    /// The scan finds it again, and reports it.
     fn fault(&mut self, _: Option<PhysicalBlock>, _: Error) {}
 }

@@ -19,8 +19,8 @@ pub struct Report {
     pub findings_by_kind: BTreeMap<FindingKind, u64>,
     /// How much of the file system was checked.
     pub coverage: Coverage,
-    /// The journal holds transactions that are not in their places yet: what was found may be
-    /// what they repair. Check the file system in its state after recovery.
+    /// The journal holds transactions that are not checkpointed yet: they may repair the findings.
+    /// Check the file system in its state after recovery.
     pub needs_recovery: bool,
     /// Inodes that are cleared or cut at the next mount. They are not findings.
     pub orphans: u64,

@@ -1,7 +1,7 @@
 //! The inode that reserves blocks for a longer descriptor table (`resize_inode`).
 //!
 //! Model: its double indirect block names, at the position of a descriptor block, each reserved
-//! block after the table; that block in turn names its copies in the groups with a superblock. So
+//! block after the table; that block itself names its copies in the groups with a superblock. So
 //! all of them but the double indirect block are among the fixed blocks of groups.
 
 use extant_ondisk::ext4::{

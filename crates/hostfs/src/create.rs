@@ -52,10 +52,9 @@ pub enum OnFailure {
 pub struct CreateOptions {
     /// Size of the file, bytes: its capacity. At least 1.
     pub size_bytes: u64,
-    /// How many of the first bytes are made real; `None`: all, and nothing for
-    /// [`Preallocation::Off`].
+    /// The number of first bytes to allocate; `None`: all, and nothing for [`Preallocation::Off`].
     pub allocation_bytes: Option<u64>,
-    /// In which way they are made real.
+    /// The preallocation mode of these bytes.
     pub preallocation: Preallocation,
     /// How the disk is used.
     pub pace: Pace,
@@ -91,7 +90,7 @@ impl CreateOptions {
         }
     }
 
-    /// How many of the first bytes are to be made real.
+    /// The number of first bytes to allocate.
     ///
     /// # Errors
     /// `InvalidArgument` for a size or an allocation that makes no sense.
@@ -124,7 +123,7 @@ pub struct CreateReport {
     pub path: PathBuf,
     /// Its size.
     pub size_bytes: u64,
-    /// The first bytes that were made real.
+    /// The number of allocated first bytes.
     pub allocation_bytes: u64,
     /// In which way.
     pub preallocation: Preallocation,

@@ -26,7 +26,7 @@ use crate::swap;
 /// Options of [`materialize`].
 #[derive(Clone, Debug, Default)]
 pub struct MaterializeOptions {
-    /// The bytes to make real; `None`: the whole file. Cut at the end of the file.
+    /// The bytes to materialize; `None`: the whole file. Cut at the end of the file.
     pub range: Option<ByteRange>,
     /// How other writers are kept out.
     pub exclusion: Exclusion,

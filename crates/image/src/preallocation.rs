@@ -23,7 +23,7 @@ impl Preallocation {
     /// Every mode.
     pub const ALL: [Self; 4] = [Self::Off, Self::Metadata, Self::Falloc, Self::Full];
 
-    /// The word of the command line and of JSON.
+    /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

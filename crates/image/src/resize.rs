@@ -32,7 +32,7 @@ pub struct ResizeReport {
     pub preallocation: Preallocation,
 }
 
-/// Brings the disk to `virtual_bytes`; durable on return.
+/// Resizes the disk to `virtual_bytes`; durable on return.
 ///
 /// # Errors
 /// `InvalidArgument` when it would become smaller and may not, `Unsupported` for images that are

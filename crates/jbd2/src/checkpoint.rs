@@ -17,7 +17,7 @@ use crate::frozen::Settled;
 use crate::log::{Log, Position};
 use crate::table::{Ordinal, Table, Uncheckpointed};
 
-/// Bytes that are on their way home at a time.
+/// Bytes of a checkpoint in flight at a time.
 const BATCH_BYTES: usize = 4 << 20;
 
 struct Logged {
@@ -44,7 +44,7 @@ pub(crate) struct Checkpoints {
 
 impl Checkpoints {
     /// Takes in a transaction that was written at `position`: the latest contents of its blocks are
-    /// its own, and blocks that it revoked need no home any more.
+    /// its own, and blocks that it revoked need no checkpoint any more.
     pub(crate) fn committed(
         &mut self,
         transaction: Settled,
@@ -103,7 +103,7 @@ impl Checkpoints {
         self.plan = Some(Plan { last, blocks });
     }
 
-    /// Brings one batch of the plan home; behind the last one the tail moves.
+    /// Checkpoints one batch of the plan; behind the last one the tail moves.
     ///
     /// # Errors
     /// Those of the device; the blocks stay in the table.

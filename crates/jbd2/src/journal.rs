@@ -187,7 +187,7 @@ impl Journal {
     }
 
     /// Writes a transaction, which is durable when this returns, along with all that was written to
-    /// the device before. Brings older ones home where the log needs the space. An empty one writes
+    /// the device before. Checkpoints older ones if the log needs the space. An empty one writes
     /// nothing.
     ///
     /// # Errors
@@ -316,7 +316,7 @@ impl Journal {
         self.disk.submit(requests)
     }
 
-    /// Brings a few megabytes home when more than half of the log is in use, until it is a quarter.
+    /// Checkpoints a few megabytes if more than half of the log is in use, until it is a quarter.
     ///
     /// # Errors
     /// Errors of the device stop the journal.
@@ -461,7 +461,7 @@ impl State {
         self.log.set_empty()
     }
 
-    /// Brings old transactions home until at most `used` blocks of the log are in use.
+    /// Checkpoints old transactions until at most `used` blocks of the log are in use.
     fn bring_home(&mut self, used: u32, table: &Table) -> Result<()> {
         while self.log.used() > used {
             if !self.checkpoints.is_under_way() {

@@ -145,7 +145,9 @@ impl Log {
                 return invalid(format!("{bytes} bytes as the contents of block {block}"));
             }
             if !self.disk.is_home(*block) {
-                return invalid(format!("block {block} in a transaction, which is no home"));
+                return invalid(format!(
+                    "block {block} in a transaction, which is outside the file system"
+                ));
             }
         }
         let is_narrow = self.format.block_numbers == BlockNumbers::Bits32;

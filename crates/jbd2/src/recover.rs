@@ -30,7 +30,7 @@ use crate::{Journal, JournalLocation};
 pub use overlay::Overlay;
 pub(crate) use scan::Copy;
 
-/// Bytes that are on their way home at a time.
+/// Bytes of replay in flight at a time.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Report of a recovery.
@@ -231,7 +231,7 @@ impl<'d> Batch<'d> {
     }
 }
 
-/// Says where in the log something is wrong.
+/// Adds the position in the log to an error.
 pub(crate) fn at_log_block(error: Error, block: u32) -> Error {
     let detail = format!("block {block} of the journal: {error}");
     error.detail(detail)

@@ -50,7 +50,7 @@ pub struct MountOptions {
 /// The owner outside of files that belong to root in the image, without `uid=` and `gid=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdMapping {
-    /// The user who mounts, who could not change them otherwise.
+    /// The mounting user, who could not change them otherwise.
     User,
     /// Root.
     None,

@@ -5,9 +5,9 @@
 //!   the overcommit;
 //! - the free space covers what this job and the running jobs will still allocate.
 //!
-//! The space for volumes is what they occupy plus what is free on the file system, within the limit
-//! of the pool. It changes when other programs write to the file system; the reported total is the
-//! size of the file system and does not.
+//! The space for volumes is their allocation plus the free space of the file system, within the
+//! limit of the pool. It changes when other programs write to the file system; the reported total
+//! is the size of the file system and does not.
 //!
 //! A reservation is part of a job's record. It counts while a process works on the job, less what
 //! the job has allocated, so a dead process leaves no reservation behind. Resuming a job reserves

@@ -231,7 +231,7 @@ impl Definitions {
     /// The definitions of the user who runs this process, followed by those of the system.
     ///
     /// # Errors
-    /// `NotFound` if the environment names no home.
+    /// `NotFound` if `HOME` is not set.
     pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::in_directory(Path::new(OF_SYSTEM)));

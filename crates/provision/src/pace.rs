@@ -138,8 +138,8 @@ impl Pacer {
 
     /// May a request start now, with `in_flight` requests of `in_flight_bytes` running?
     ///
-    /// The bytes admitted are a multiple of `unit` and at least one unit. What is admitted
-    /// must be started: it is taken off the rate.
+    /// The bytes admitted are a multiple of `unit` and at least one unit. Admitted bytes must be
+    /// started: it is taken off the rate.
     pub(crate) fn admit(
         &mut self,
         now: Instant,

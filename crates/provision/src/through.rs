@@ -32,7 +32,7 @@ impl Provisioner<'_> {
                 return Ok(ControlFlow::Continue(()));
             }
             let part = extent.logical;
-            // Space that is written below already takes no tokens.
+            // Space that is written below already needs no tokens.
             if self.first_not_written_below(part)?.is_some() {
                 let mut zero = |chunk: ByteRange| {
                     self.check_stop()?;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExtentState;
 
-/// How much of a new file is made real when it is created.
+/// How much space a new file gets when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preallocation {
@@ -19,7 +19,7 @@ pub enum Preallocation {
 }
 
 impl Preallocation {
-    /// The word of the command line and of JSON.
+    /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

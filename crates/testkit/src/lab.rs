@@ -17,7 +17,7 @@ const STAMP: &str = "recipe";
 /// Errors while preparing: of a tool, the network, the disk.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Something that a recipe makes.
+/// The result of a recipe.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     /// Its directory.

@@ -237,7 +237,7 @@ impl Scratch {
     /// Unmounts and keeps the device, for e2fsck and the like.
     ///
     /// # Panics
-    /// When something still uses it.
+    /// If it is still in use.
     #[track_caller]
     pub fn unmount(&mut self) {
         for mount in [self.overlay.take(), self.mount.take()]

@@ -36,7 +36,7 @@ const DISK: &str = "the disk's own count, of the size";
 const SEED: u64 = 20_260_101;
 /// Exit status of a cancelled run.
 const CANCELLED: i32 = 130;
-/// More runs than this that end before their signal, and something is wrong.
+/// Limit of runs that end before their signal.
 const MISSES_MAX: usize = 20;
 
 /// The bench.
@@ -238,7 +238,7 @@ fn last_phase(errors: Option<impl Read>) -> String {
     phase.map_or_else(|| "before any".to_owned(), |(phase, _)| phase.to_owned())
 }
 
-/// Removes whatever is in `directory`; how many there were.
+/// Removes all files of `directory`; returns their number.
 fn clear(directory: &Path) -> Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(directory)? {

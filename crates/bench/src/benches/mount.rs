@@ -74,7 +74,7 @@ impl Bench for Mount {
     fn run(&self, context: &Context) -> Result<Outcome> {
         let mut outcome = Outcome {
             title: format!(
-                "images of {} in memory, mounted side by side",
+                "images of {} in memory, mounted at the same time",
                 environment::SIZE
             ),
             ..Outcome::default()

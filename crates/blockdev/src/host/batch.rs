@@ -28,7 +28,7 @@ use crate::foreground::{AssignThrottle, ForegroundRequest};
 use crate::{Operation, Persistence};
 use space::Purpose;
 
-/// Something to be done for a request, as long as no call is made for it.
+/// Pending work of a request that has no call yet.
 enum Job<'s> {
     Read {
         offset: u64,

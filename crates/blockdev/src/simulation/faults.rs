@@ -42,7 +42,7 @@ pub struct FaultyDevice<D> {
     delayed_nanoseconds: AtomicU64,
 }
 
-/// A fault that strikes, and its luck.
+/// A fault that applies, and its random value.
 struct Strike {
     fault: Fault,
     random: Rng,
@@ -75,7 +75,7 @@ impl<D: Device> FaultyDevice<D> {
         *self.rules.write() = activate(rules);
     }
 
-    /// How often each rule has struck, in the order of the rules.
+    /// Number of applied faults of each rule, in the order of the rules.
     pub fn strikes(&self) -> Vec<u64> {
         self.rules().iter().map(ActiveRule::strikes).collect()
     }

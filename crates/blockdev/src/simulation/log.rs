@@ -11,7 +11,7 @@ use super::change::Change;
 use super::crash::{CrashOptions, CrashState, Crashes, StateSpace};
 use crate::{MemoryDevice, Persistence};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A change was submitted and, if the power stayed on, done.

@@ -3,8 +3,8 @@
 use extant_space::ByteRange;
 use fastrand::Rng;
 
-/// A random selection of the `unit`s of `range`: something but not everything; of a single unit,
-/// all or nothing.
+/// A random selection of the `unit`s of `range`: at least one but not all; of a single unit, all or
+/// nothing.
 ///
 /// Up to 32 units each is for itself; of more, runs of neighbours share their fate, so that a huge
 /// write costs no more than a small one.

@@ -115,7 +115,7 @@ impl Histogram {
         self.percentile(100.0)
     }
 
-    /// The buckets that hold something: largest value, count.
+    /// The non-empty buckets: largest value, count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = self.buckets.iter().enumerate();
         all.filter(|(_, count)| **count > 0)

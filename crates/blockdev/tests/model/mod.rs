@@ -138,7 +138,7 @@ fn extents(device: &dyn Device) -> Vec<(u64, RangeStatus)> {
 }
 
 /// As [`compare`], without the status. Returns the contents, and the blocks that must have space:
-/// what was assigned, written, or zeroed with unmap forbidden.
+/// the assigned, written, and zeroed (unmap forbidden) ranges.
 pub fn compare_contents(device: &dyn Device, steps: &[Step]) -> (Vec<u8>, Vec<bool>) {
     let mut model = vec![0; SIZE as usize];
     let mut allocated = vec![false; (SIZE / BLOCK) as usize];

@@ -41,7 +41,7 @@ impl PageFile {
         self.inside.lock().unwrap().refused = modes.to_vec();
     }
 
-    /// Whatever would allocate fails.
+    /// Every allocation fails.
     pub fn fill_up(&self) {
         self.inside.lock().unwrap().full = true;
     }

@@ -25,7 +25,7 @@ _ALL = 2**64 - 1
 
 
 class Preallocation(enum.IntEnum):
-    """How much of a new file is made real."""
+    """How much space a new file gets."""
 
     OFF = 0
     FALLOC = 1

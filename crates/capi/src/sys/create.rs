@@ -9,7 +9,7 @@ use super::arguments::{OperationControl, choice, options, pace, path, with_contr
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
-/// How much of a new file is made real.
+/// How much space a new file gets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreallocationMode {
@@ -33,7 +33,7 @@ pub struct FileOptions {
     pub pace: u32,
     /// Bytes written a second at most; 0, the default: no limit.
     pub rate_bytes: u64,
-    /// How many of the first bytes are made real; `UINT64_MAX`, the default: all.
+    /// The number of first bytes to allocate; `UINT64_MAX`, the default: all.
     pub allocation_bytes: u64,
     /// Permissions; `UINT32_MAX`, the default: 0666 without the umask's bits.
     pub mode: u32,
@@ -52,7 +52,7 @@ pub struct FileOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileReport {
-    /// The first bytes that were made real.
+    /// The number of allocated first bytes.
     pub allocation_bytes: u64,
     /// Bytes of zeros written by this call.
     pub written_bytes: u64,

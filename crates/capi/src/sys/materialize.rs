@@ -69,7 +69,7 @@ pub unsafe extern "C" fn extant_materialize_options_init(options: *mut RangeOpti
 }
 
 /// Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called
-/// again after a cancel or a crash it writes only what is missing.
+/// again after a cancel or a crash it writes only the missing part.
 ///
 /// `options`, `control`, `report` and `error` may be null.
 ///

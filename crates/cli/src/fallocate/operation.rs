@@ -14,7 +14,7 @@ use super::FallocateArgs;
 pub enum Operation {
     /// One request to the kernel, and its message.
     Kernel(FallocateMode, &'static str),
-    /// Allocate, whatever it takes.
+    /// Allocate, by writing if necessary.
     Posix,
     /// Zeros that are written, by the kernel or by us.
     WriteZeroes,

@@ -19,7 +19,7 @@ Examples:
   extant fs df -h disk.img
   extant fs df -i disk.img
 
-Avail is what is free without the blocks that are kept for root.")]
+Avail is the free space without the blocks reserved for root.")]
 #[command(disable_help_flag = true)]
 pub struct DfArgs {
     /// Images or disks

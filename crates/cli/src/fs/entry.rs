@@ -75,7 +75,7 @@ impl FileEntry {
     }
 }
 
-/// The word of JSON.
+/// The name in JSON.
 pub(super) fn type_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "file",

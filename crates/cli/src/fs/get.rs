@@ -56,7 +56,7 @@ pub struct GetArgs {
     #[arg(long)]
     pub no_same_owner: bool,
 
-    /// Refuse where there is something
+    /// Refuse to replace existing files
     #[arg(long, short)]
     pub no_clobber: bool,
 

@@ -50,7 +50,7 @@ pub struct MvArgs {
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DEST"])]
     pub paths: Vec<PathBuf>,
 
-    /// Refuse where there is something
+    /// Refuse to replace existing files
     #[arg(long, short, conflicts_with = "exchange")]
     pub no_clobber: bool,
 

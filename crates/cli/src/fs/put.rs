@@ -70,7 +70,7 @@ pub struct PutArgs {
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     pub mode: Option<u32>,
 
-    /// Refuse where there is something
+    /// Refuse to replace existing files
     #[arg(long, short)]
     pub no_clobber: bool,
 
@@ -152,7 +152,7 @@ impl Put<'_> {
                 fs::metadata(source)
             };
             let metadata = metadata.map_err(|error| Error::from(error).at(source))?;
-            // `tree/.` stands for what is in the tree.
+            // `tree/.` means the content of the tree.
             let is_contents = matches!(
                 names::last(source.as_os_str().as_bytes()),
                 b"" | b"." | b".."

@@ -11,8 +11,8 @@ use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
 use crate::fs_image::{At, SpaceBelow, changing};
 
-/// Opens the image, keeps others out of it, and runs `work` on it with its format. The data file
-/// and the backing file that it names are opened if that is allowed.
+/// Opens the image exclusively, and runs `work` on it with its format. The data file and the
+/// backing file that it names are opened if that is allowed.
 pub fn change<T>(
     look: &LookArgs,
     chain: ChainArgs,

@@ -20,7 +20,7 @@ Examples:
   extant image info --json vm.qcow2 | jq .states
   extant image info --backing-chain top.qcow2
 
-The preallocation is what was found: the mode that holds for the whole disk.")]
+The preallocation is determined from the image: the mode that holds for the whole disk.")]
 pub struct InfoArgs {
     #[command(flatten)]
     pub look: LookArgs,

@@ -1,4 +1,4 @@
-//! The figures of a map in words: the text below the picture in a terminal.
+//! The figures of a map as text: the text below the picture in a terminal.
 
 use extant_space::{ByteSize, ExtentState, MapSummary};
 

@@ -76,7 +76,7 @@ fn hex(color: Color) -> String {
     format!("#{:02x}{:02x}{:02x}", color.0, color.1, color.2)
 }
 
-/// Text as XML has it; characters that XML 1.0 cannot hold are replaced.
+/// Text escaped for XML; characters that XML 1.0 cannot hold are replaced.
 fn escaped(text: &str) -> String {
     let mut xml = String::with_capacity(text.len());
     for c in text.chars() {

@@ -23,7 +23,7 @@ use crate::print;
 /// A directory is made if there is none; its files become the pool's volumes. With --kind ext4 it
 /// is a directory inside an image or on a disk, which the pool drives itself: no other program may
 /// use it meanwhile, and processes of the pool alternate: a job yields to others. The image's free
-/// space limits what may be promised; extant materialize makes sure that a sparse image has it.
+/// space limits what may be promised; extant materialize allocates it in a sparse image.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

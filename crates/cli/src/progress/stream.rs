@@ -20,8 +20,8 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// For the last line. A reader who has room for one gets it at once; a reader without room has had
-/// a full buffer for long.
+/// For the last line. A reader with room receives it at once; a reader without room has had a full
+/// buffer for long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a listener may have too many connections before it.
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);

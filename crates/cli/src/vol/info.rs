@@ -117,7 +117,7 @@ fn describe_image(out: &mut String, image: &ImageFacts) {
     }
 }
 
-/// The word for a format in a table.
+/// The name of a format in a table.
 pub(super) fn format_word(format: Option<Format>) -> &'static str {
     format.map_or("unknown", Format::name)
 }

@@ -13,8 +13,8 @@ use crate::image_format::ImageFormat;
 
 /// Make a volume of a file.
 ///
-/// The file is copied unchanged, and holes stay holes. The volume has the new content as a whole, or
-/// nothing changes. An image that names other files is refused, because every user of the volume
+/// The file is copied unchanged, and holes stay holes. The volume has the new content as a whole,
+/// or nothing changes. An image that names other files is refused, because every user of the volume
 /// would read those.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

@@ -37,10 +37,10 @@ pub struct WipeArgs {
 /// Ways to wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
-    /// Overwrite what is written with zeros, in place; holes stay holes, and an image keeps its
+    /// Overwrite written extents with zeros, in place; holes stay holes, and an image keeps its
     /// preallocation
     Zero,
-    /// Give all space back; what it held may stay on the disk
+    /// Free all space; the old data may remain on the disk
     Discard,
 }
 

@@ -160,7 +160,7 @@ fn disk_is_mounted_like_an_image() {
     mount.arg("mount").arg(device.path()).arg(&stand.directory);
     run(&mut mount).success();
     fs::write(stand.path("file"), noise(5, 100_000)).unwrap();
-    // The claim keeps others out, and is waited for.
+    // The claim excludes other processes, and the server waits for it.
     let mut mkdir = extant();
     mkdir.args(["fs", "mkdir"]).arg(device.path()).arg("/no");
     run(&mut mkdir).refused(4, &["mounted at", "extant umount"]);

@@ -142,7 +142,7 @@ impl Answer {
         self
     }
 
-    /// It was refused with `code`, and one line of JSON on stderr says so; nothing on stdout.
+    /// It was refused with `code`, and one line of JSON on stderr reports that; nothing on stdout.
     #[track_caller]
     pub fn refused_json(self, code: i32, kind: &str) -> Value {
         assert_eq!(self.code, Some(code), "{self}");

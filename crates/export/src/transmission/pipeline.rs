@@ -71,7 +71,7 @@ pub(super) struct Pipeline<'p, 'g, 's> {
     started: usize,
     /// How often in a row that was one.
     single_requests: u32,
-    /// The stream takes no further request.
+    /// The stream accepts no further request.
     is_draining: bool,
 }
 

@@ -56,7 +56,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         self.read(index, &|block| verify(block, &context.format, context.seed))
     }
 
-    /// A block of whatever kind, and which it is.
+    /// A block of any kind, and its kind.
     pub(super) fn any(&self, index: LogicalBlock) -> Result<(BlockKind, Arc<[u8]>)> {
         let context = &self.context;
         let kind = |block: &[u8]| match self.shape() {

@@ -64,7 +64,7 @@ impl<B: DirectoryBlocks> Directory<B> {
     /// the same: such names count as if they had the nearest hash that fits.
     ///
     /// # Errors
-    /// `Corrupt` with the block; what the store says.
+    /// `Corrupt` with the block; an error of the store.
     pub(crate) fn for_each(&self, after: After<'_>, visit: Visit<'_>) -> Result<()> {
         let mut seen = LastName {
             cookie: after.cookie,

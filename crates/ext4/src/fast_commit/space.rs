@@ -175,7 +175,7 @@ impl<'s, 'a> Store<'s, 'a> {
         self.gained -= blocks as i64;
     }
 
-    /// Adds what was gained to the inode's count.
+    /// Adds the gained blocks to the inode's count.
     pub(super) fn settle(self, state: &mut InodeState) -> Result<()> {
         let layout = &self.space.fs.layout;
         let sectors = self.gained << (layout.block_bits() - 9);
@@ -220,7 +220,7 @@ impl NodesMut for Store<'_, '_> {
     }
 
     fn remove(&mut self, number: PhysicalBlock) {
-        // Not revoked: the log has no older copies, as all of it is at home.
+        // Not revoked: the log has no older copies, as all of it is checkpointed.
         self.held.retain(|(held, _)| *held != number);
         self.space.fs.cache.forget(number);
         self.space.own.borrow_mut().remove(&number);

@@ -17,7 +17,7 @@ use crate::tree::Mapping;
 /// Pieces that are written together; a range in more is left to the long way.
 const PIECES_MAX: usize = 32;
 
-/// Whether something was done.
+/// Whether anything was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Yes,

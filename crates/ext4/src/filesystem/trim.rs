@@ -31,7 +31,7 @@ impl Filesystem {
     pub fn trim(&self, range: ByteRange, run_bytes_min: u64, cancel: &CancelToken) -> Result<u64> {
         let fs = &*self.engine.fs;
         if !self.engine.is_writable() {
-            return Err(Error::new(ErrorKind::ReadOnly).detail("the file system takes no changes"));
+            return Err(Error::new(ErrorKind::ReadOnly).detail("the file system is read-only"));
         }
         let device = fs.device.geometry();
         if !device.features.contains(Features::DISCARD) {

@@ -20,7 +20,7 @@ use crate::transaction::Transaction;
 const UNLINK_CREDITS: u32 = 3 + orphan::CREDITS;
 
 impl Engine {
-    /// Takes away a name of something that is no directory.
+    /// Removes a name of a non-directory.
     pub(crate) fn unlink(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let fs = &*self.fs;

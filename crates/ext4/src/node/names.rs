@@ -63,7 +63,7 @@ impl Node {
             .record_corruption(self.engine.fs.list(&self.cell, after, visit))
     }
 
-    /// Makes something new in this directory.
+    /// Creates an inode in this directory.
     ///
     /// # Errors
     /// `AlreadyExists`; `NoSpace` without a free block or inode; `TooManyLinks` for a directory too

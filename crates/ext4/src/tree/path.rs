@@ -53,7 +53,7 @@ impl<'r> Level<'r> {
         })
     }
 
-    /// The node below reference `index`, by way of `read`.
+    /// The node below reference `index`, read by `read`.
     pub(super) fn child(
         &self,
         index: usize,

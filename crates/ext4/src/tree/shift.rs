@@ -52,7 +52,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             // From the start of the hole on, as an empty leaf there would be in the way.
             Direction::Left => self.check_hole(from, by)?,
             Direction::Right if by > LOGICAL_END - end => {
-                // The kernel's word for it as well.
+                // The same error as in the kernel.
                 return Err(Error::new(ErrorKind::InvalidArgument)
                     .detail("extents behind would exceed the file's maximum size"));
             }

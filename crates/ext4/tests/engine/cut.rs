@@ -1,4 +1,4 @@
-//! Names that are given while something else is under way.
+//! Names created during other operations.
 
 use std::sync::Arc;
 use std::thread;

@@ -58,7 +58,7 @@ fn left_by(prepare: impl Fn(&Path), scenario: impl Fn(&Path)) -> (Snapshot, Tree
 fn compare(prepare: impl Fn(&Path), scenario: impl Fn(&Path), others: &[Other]) {
     let (image, truth) = left_by(prepare, scenario);
     let ours = image.ours();
-    assert_same(&truth, &without_extents(&ours), "what was there and ours");
+    assert_same(&truth, &without_extents(&ours), "existing state and ours");
     assert_same(&ours, &image.ours_read_only(), "ours and read-only");
     for other in others {
         let theirs = match other {

@@ -447,7 +447,7 @@ fn power_cut_during_replay_leaves_records_or_their_effect() {
     let disk = Arc::new(CrashDevice::new(made.device.snapshot()));
     let fs = Filesystem::open(disk.clone(), Options::default()).unwrap();
     fs.close().unwrap();
-    let disk = Arc::into_inner(disk).expect("the file system let go of it");
+    let disk = Arc::into_inner(disk).expect("the file system released it");
     let mut cuts = 0;
     let options = CrashOptions {
         states_max: 6,

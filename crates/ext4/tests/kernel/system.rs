@@ -1,4 +1,4 @@
-//! The kernel, as something that operations are done to.
+//! The kernel as a target of operations.
 //!
 //! Every place is opened name by name, without following anything, to a descriptor that only stands
 //! for it; later steps use that descriptor.

@@ -1,4 +1,4 @@
-//! The engine, as something that operations are done to.
+//! The engine as a target of operations.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

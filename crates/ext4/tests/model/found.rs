@@ -40,7 +40,7 @@ fn allocate(place: Place, mode: FallocateMode, start: u64, end: u64) -> Operatio
     Operation::Fallocate(place, mode, ByteRange::new(start, end))
 }
 
-/// Its block was written to the journal and then home, over the data of the file.
+/// Its block was written to the journal and then in place, over the data of the file.
 #[test]
 fn block_of_removed_directory_that_a_file_gets_at_once_keeps_the_data() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));

@@ -122,7 +122,7 @@ pub enum Value {
 pub enum Outcome {
     Done,
     Failed(ErrorKind),
-    /// The kernel's word for it.
+    /// The kernel's error for it.
     #[allow(dead_code, reason = "the kernel test needs it")]
     Errno(i32),
     Bytes(Vec<u8>),

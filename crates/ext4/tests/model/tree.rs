@@ -1,4 +1,4 @@
-//! A file system as it can be seen: what is compared.
+//! The visible state of a file system, for comparisons.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -83,7 +83,7 @@ pub fn settle_first_paths(tree: &mut Tree) {
     }
 }
 
-/// The first difference between two trees, in words.
+/// The first difference between two trees, as text.
 pub fn difference(wanted: &Tree, found: &Tree) -> Option<String> {
     for (path, seen) in wanted {
         let Some(other) = found.get(path) else {
@@ -203,7 +203,7 @@ impl Content {
         })
     }
 
-    /// The first difference, in words.
+    /// The first difference, as text.
     pub fn difference(&self, found: &Self) -> Option<String> {
         if self.size != found.size {
             return Some(format!("size is {}, not {}", found.size, self.size));

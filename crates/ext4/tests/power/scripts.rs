@@ -244,7 +244,7 @@ pub fn pieces() -> Vec<Step> {
     for path in ["/p", "/q"] {
         steps.push(create(path));
     }
-    // In turn, so that neither is in one piece.
+    // Alternating, so that neither is in one piece.
     for piece in 0..90 {
         steps.push(write("/p", piece * 2 * K, K));
         steps.push(write("/q", piece * 3 * K, 2 * K));

@@ -43,7 +43,7 @@ fn no_space_at_any_block_is_returned_and_leaves_a_valid_file_system() {
     for options in [PLAIN, OLD, MAPS] {
         let base = make(options, 2500);
         let (mut refused, mut done) = (0, 0);
-        // Every third for block maps, which take no more room.
+        // Every third for block maps, which need no more room.
         let step = if options == MAPS { 3 } else { 1 };
         for left in (0..130).step_by(step) {
             let what = format!("{options} with {left} blocks left");

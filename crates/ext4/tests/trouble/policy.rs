@@ -35,7 +35,7 @@ fn damaged(options: &str) -> Arc<MemoryDevice> {
             .unwrap();
         flipped += 1;
     }
-    // At home and in the log.
+    // In place and in the log.
     assert!(flipped >= 1);
     image
 }

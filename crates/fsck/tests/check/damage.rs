@@ -15,7 +15,7 @@ use crate::population::populate;
 const SUMMED: &str = "-t ext4 -b 1024 -O metadata_csum_seed,orphan_file";
 const PLAIN: &str = "-t ext4 -b 1024 -O ^metadata_csum,^uninit_bg";
 
-/// Whether e2fsck has something to say.
+/// Whether e2fsck reports an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Other {
     Agrees,
@@ -243,7 +243,7 @@ fn orphan_that_follows_itself_is_found_by_both() {
     assert_eq!(report.orphans, 1);
 }
 
-/// e2fsck says so, too, and does not take it for an error.
+/// e2fsck reports it, too, and does not count it as an error.
 #[test]
 fn wrong_totals_are_found_unless_they_may_be_old() {
     if !require_tools() {

@@ -75,9 +75,9 @@ pub struct Write<'a> {
 /// The origin of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOrigin {
-    /// A caller who bypasses the kernel's cache.
+    /// A caller that bypasses the kernel's cache.
     Direct,
-    /// A caller who writes to the cache and waits for the server. The pages are locked until the
+    /// A caller that writes to the cache and waits for the server. The pages are locked until the
     /// reply.
     Caller,
     /// The kernel writes back its cache. The caller of the request has no meaning.

@@ -1,4 +1,4 @@
-//! Mounts of a user who is not root, and mounts that outlive their server.
+//! Mounts of an unprivileged user, and mounts that outlive their server.
 //!
 //! The server is this same program, started again as that user: It runs [`serve_for_another_test`].
 

@@ -21,7 +21,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Anybody may ignore them.
+    /// Any implementation may ignore them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Compatible: u64 {
         /// Refcounts are written later; the dirty bit marks them as outdated.

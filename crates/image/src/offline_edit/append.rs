@@ -56,7 +56,7 @@ pub(super) fn check_counts(file: &ImageFile, control: Control<'_>) -> Result<()>
         Ok(report) if report.corruptions == 0 => Ok(()),
         Ok(report) => Err(Error::new(ErrorKind::Corrupt)
             .detail(format!(
-                "the image has {} corruptions: a change could destroy what is in use",
+                "the image has {} corruptions: a change could destroy clusters in use",
                 report.corruptions
             ))
             .advice("repair it first: extant image check --repair all")),

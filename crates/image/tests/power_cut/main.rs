@@ -1,4 +1,4 @@
-//! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or
+//! Power cuts during changes in place: with any of the writes since the last sync kept, torn or
 //! lost, the image has no corruption and the guest's data is there.
 //!
 //! The file logs its operations (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes.

@@ -136,8 +136,8 @@ struct Pending {
 }
 
 impl Scan<'_> {
-    /// Walks one transaction; takes it in when it was committed. `left` blocks of the ring have not
-    /// been seen.
+    /// Walks one transaction; adds it if it was committed. `left` blocks of the ring have not been
+    /// seen.
     fn transaction(&mut self, first: u32, sequence: Sequence, left: u32) -> Result<Next> {
         let mut pending = Pending::default();
         let mut blocks = 0;
@@ -215,7 +215,10 @@ impl Scan<'_> {
         for copy in &pending.copies[before..] {
             if !self.disk.is_home(copy.tag.block) {
                 pending.damage.get_or_insert_with(|| {
-                    let problem = format!("copy of block {}, which is no home", copy.tag.block);
+                    let problem = format!(
+                        "copy of block {}, which is outside the file system",
+                        copy.tag.block
+                    );
                     let error = Error::new(ErrorKind::Corrupt).detail(problem);
                     at_log_block(error, at)
                 });

@@ -81,7 +81,7 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
     }
 }
 
-/// Waits for something to do: `due` is the time of the next periodic commit.
+/// Waits for work: `due` is the time of the next periodic commit.
 fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
     let mut progress = shared.progress();
     loop {

@@ -26,7 +26,7 @@ pub(super) enum Work {
     Commit,
     /// Make the present epoch durable, by a fast commit where possible.
     Sync,
-    /// Commit, and then bring all home.
+    /// Commit, and then checkpoint everything.
     Empty,
     Checkpoint,
     Wait,

@@ -32,7 +32,7 @@ pub(super) struct Shared<C> {
     news: Condvar,
     /// A transaction began, or the journal stopped. Waiters for a commit sleep on.
     begun: Condvar,
-    /// The committer has something to do.
+    /// The committer has work.
     pub(super) work: Condvar,
 }
 

@@ -237,7 +237,10 @@ fn copy_of_a_block_outside_the_file_system_is_an_error() {
         device.write_at(&bytes, at, Persistence::Fua).unwrap();
         let error = recover(device, BLOCKS).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("is no home"), "{error}");
+        assert!(
+            error.to_string().contains("is outside the file system"),
+            "{error}"
+        );
     }
 }
 

@@ -120,7 +120,7 @@ fn live(seed: u64, blocks: u32, format: LogFormat, transactions: u64, mode: Cach
         }
     }
     drop(journal);
-    let disk = Arc::into_inner(disk).expect("the journal let go of it");
+    let disk = Arc::into_inner(disk).expect("the journal released it");
     Life {
         log: disk.into_log(),
         states,

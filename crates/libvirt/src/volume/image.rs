@@ -23,7 +23,7 @@ pub(super) const KNOWN_IN_TARGET: [&str; 8] = [
     "features",
 ];
 
-/// Refuses a backing store that means something.
+/// Refuses a non-empty backing store.
 pub(super) fn refuse_backing(root: Node<'_, '_>) -> Result<()> {
     match child(root, "backingStore")? {
         Some(backing) if backing.has_children() => Err(invalid(

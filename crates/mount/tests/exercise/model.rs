@@ -200,7 +200,7 @@ impl Model {
         }
     }
 
-    /// Compares with an extent map, which settles what was uncertain.
+    /// Compares with an extent map, which resolves uncertain states.
     pub fn settle(&mut self, extents: &[Extent]) -> Result<(), String> {
         let mut found = Vec::new();
         let mut end_before = 0;

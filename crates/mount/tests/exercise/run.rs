@@ -57,7 +57,7 @@ impl Kind {
 /// Plays the steps of each seed.
 ///
 /// # Panics
-/// With a report, when something is not as in the model.
+/// With a report, on a difference to the model.
 pub fn exercise(kind: &Kind, operations: u64) {
     let operations = chosen("EXTANT_EXERCISE_OPERATIONS", operations);
     let workers = chosen("EXTANT_EXERCISE_WORKERS", WORKERS);

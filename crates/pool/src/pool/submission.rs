@@ -300,7 +300,7 @@ impl Pool {
                 let file = storage.open(&materialize.volume, Access::Read)?;
                 match known(&*file, &materialize.volume)? {
                     Format::Raw => self.assess(storage, &record.operation).map(Some),
-                    // It may have to give something back before.
+                    // It may have to free space before.
                     Format::Qcow2 => Ok(None),
                 }
             }

@@ -47,7 +47,7 @@ pub fn create(volume: &str, bytes: u64, preallocation: Preallocation) -> Operati
     Operation::Create(CreateVolume::new(name(volume), bytes, preallocation))
 }
 
-/// A written volume of which only the first bytes are made real.
+/// A volume with only its first bytes written.
 pub fn part(volume: &str, bytes: u64, allocation_bytes: u64) -> CreateVolume {
     let mut part = CreateVolume::new(name(volume), bytes, Preallocation::Full);
     part.allocation_bytes = allocation_bytes;

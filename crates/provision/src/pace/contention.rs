@@ -129,7 +129,7 @@ impl ContentionMonitor {
         self.latency = latency;
         let for_this_size =
             latency.mul_f64(f64::from(REQUEST_BYTES_CONTENDED) / bytes.max(1) as f64);
-        // Creeps up, so that one lucky request does not count for ever.
+        // Rises slowly, so that one fast request does not count permanently.
         self.lowest_latency = self
             .lowest_latency
             .saturating_add(self.lowest_latency / 500)

@@ -43,7 +43,7 @@ fn prepare_guest() -> bool {
     prepare("guest", &Guest::requirement(), Guest::prepare)
 }
 
-/// Says a word only when there is something to do.
+/// Prints only if there is work.
 fn prepare(part: &str, ready: &Requirement, make: impl Fn() -> lab::Result<()>) -> bool {
     if ready.is_met() {
         return true;

@@ -171,7 +171,7 @@ fn least_extents(runs: &[u32]) -> usize {
 
 fn table(names: &[&str], metrics: &Metrics) -> Result<Table> {
     let mut table = Table::new(&[
-        "64 files of 64 MiB, side by side",
+        "64 files of 64 MiB, concurrently",
         EXTENTS,
         "most",
         "least possible",

@@ -29,7 +29,7 @@ const BY_COMMAND: &str = "extant job cancel";
 const BY_SIGNAL: &str = "SIGINT to exit of extant vol create";
 const SEED: u64 = 20_261_122;
 const CANCELLED: i32 = 130;
-/// More than this that end before their cancel, and something is wrong.
+/// Limit of runs that end before their cancel.
 const MISSES_MAX: usize = 20;
 /// So much longer than [`size`], as a cancel needs a job that lasts.
 const LONGER: u64 = 8;

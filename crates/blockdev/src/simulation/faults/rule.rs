@@ -54,7 +54,7 @@ pub enum Fault {
     /// A read succeeds with this number of wrong bits, drawn one by one. The stored data does not
     /// change.
     FlipBits(u32),
-    /// The request is delayed by a time between the two. Other faults strike it none the less.
+    /// The request is delayed by a time between the two. Other faults apply to it as well.
     Delay {
         /// At least.
         least: Duration,
@@ -75,7 +75,7 @@ pub enum Done {
 }
 
 impl FaultRule {
-    /// `fault` for every request that it can strike.
+    /// `fault` for every request that it can affect.
     ///
     /// # Panics
     /// When a delay is at least longer than at most, or the unit of whole writes is not a power of

@@ -66,7 +66,7 @@ impl<'d> Player<'d> {
             let mark = format!("{}:{}", self.number, number + 1);
             self.disk.mark(mark);
             let view = share(self.view(), &actor.states[number]);
-            assert!(!view.shows(OLD), "{step:?} shows what was there before");
+            assert!(!view.shows(OLD), "{step:?} shows old data");
             actor.states.push(view);
             actor.targets.push(target);
             let promised = match done {

@@ -59,7 +59,7 @@ impl Drop for Running<'_> {
 }
 
 impl Qcow2 {
-    /// Makes durable whatever was acknowledged.
+    /// Makes acknowledged writes durable.
     pub(super) fn flush(&self) -> Result<()> {
         if !self.is_writable() {
             return Ok(());
