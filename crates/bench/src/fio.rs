@@ -117,7 +117,7 @@ struct Latency {
     mean: f64,
 }
 
-/// Reads what `--output-format=json` prints, with `--group_reporting`: one entry.
+/// Parses the output of `--output-format=json` with `--group_reporting`: one entry.
 pub fn parse(text: &str) -> Result<Transfers> {
     // Warnings come first, as plain lines.
     let start = text.find("{\n").or_else(|| text.find('{'));

@@ -209,7 +209,7 @@ fn markdown(heading: &[String], rows: &[Vec<String>]) -> Result<String> {
     Ok(text)
 }
 
-/// Without what Markdown would take for a column or an element.
+/// With Markdown's special characters escaped.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|")
         .replace('<', "&lt;")

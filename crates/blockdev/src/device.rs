@@ -49,7 +49,7 @@ pub trait Device: Send + Sync {
     fn submit(&self, requests: &mut [Request<'_>]);
 
     /// Runs the transfers of `stream` until none is in flight and there is no next one. Returns
-    /// whether it can, now: a device that cannot takes nothing from the stream.
+    /// whether it can, now: a device without that support accepts no stream.
     fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
         let _ = stream;
         false

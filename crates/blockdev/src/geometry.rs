@@ -58,7 +58,7 @@ bitflags! {
         const DISCARD = 1 << 3;
         /// Zeros may be written without sending them.
         const WRITE_ZEROES = 1 << 4;
-        /// Write zeroes may give space back when the caller allows it.
+        /// Write zeroes may free space if the caller allows it.
         const WRITE_ZEROES_UNMAP = 1 << 5;
         /// Write zeroes can leave the space in place, written.
         const WRITE_ZEROES_ALLOCATE = 1 << 6;

@@ -95,7 +95,7 @@ impl HostDevice {
     /// # Errors
     /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for other
     /// file types, `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the
-    /// options want it.
+    /// options require it.
     pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
         let path = path.as_ref();
         let place = |error: Error| error.during("open").at(path);

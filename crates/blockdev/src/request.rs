@@ -99,8 +99,7 @@ pub enum Operation<'a> {
     /// The range reads as zeros.
     WriteZeroes(ByteRange, Zeroing),
     /// Gives the range its place now, in as few pieces as possible: data is preserved, none is
-    /// written, space that is there already is left alone, shared (copy-on-write) space stays
-    /// shared.
+    /// written, existing space is not changed, shared (copy-on-write) space stays shared.
     Assign(ByteRange),
 }
 

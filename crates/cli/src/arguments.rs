@@ -63,7 +63,7 @@ pub fn parse_size(text: &str) -> Result<ByteSize, String> {
     ByteSize::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Permissions, as chmod(1) takes them in octal.
+/// Permissions, in octal as for chmod(1).
 pub fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),

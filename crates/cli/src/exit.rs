@@ -83,7 +83,7 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Prints the error in the arguments on one line; help and version go to stdout.
+/// Prints the error in the arguments on one line; help and version are printed on stdout.
 pub fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {

@@ -49,7 +49,7 @@ enum Failure {
     Message(String),
     /// Arguments that clap refused, or help and version.
     Usage(clap::Error),
-    /// Standard output took no more.
+    /// Standard output is closed.
     Output(io::Error),
     Cancelled,
 }

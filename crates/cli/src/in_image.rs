@@ -23,7 +23,7 @@ pub struct InImageArgs {
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 
-    /// With --in: whether new space gets its place on the device below at once
+    /// With --in: whether new space is allocated on the device below at once
     #[arg(long, value_name = "WHEN", default_value = "try", requires = "image")]
     pub assign: AssignMode,
 

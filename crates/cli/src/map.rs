@@ -1,8 +1,8 @@
 //! `extant map`: the extents of files, with states, flags, statistics and pictures.
 //!
 //! Every file is read in one pass that updates its statistics and the cells of its pictures; rows
-//! and JSON are written as they come. Memory does not grow with the number of extents, and with the
-//! number of files only if a picture file is requested, up to its limit.
+//! and JSON are written as they are read. Memory does not grow with the number of extents, and with
+//! the number of files only if a picture file is requested, up to its limit.
 //!
 //! Of a qcow2 image, recognised by its name and its contents, the guest's disk is mapped. A file
 //! that cannot be mapped is reported on stderr and the others continue; the status is then 1, and

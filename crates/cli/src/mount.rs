@@ -100,7 +100,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZero<usize>>,
 
-    /// Whether new space gets its place on the device below at once (-o assign=WHEN) [default: try]
+    /// Whether new space is allocated on the device below at once (-o assign=WHEN) [default: try]
     #[arg(long, value_name = "WHEN")]
     pub assign: Option<AssignMode>,
 

@@ -98,7 +98,7 @@ pub fn row(out: &mut String, name: &str, value: impl Display) {
     let _ = write!(out, "\n  {name:<9} {value}");
 }
 
-/// Standard output took no more.
+/// Standard output is closed.
 pub fn output_error(source: io::Error) -> Error {
     Error::from(source).during("write to stdout")
 }

@@ -70,7 +70,7 @@ enum ProgressMode {
 }
 
 impl ProgressArgs {
-    /// How errors are printed beside this progress.
+    /// Format of errors during this progress.
     pub fn error_style(&self) -> Style {
         match self.mode {
             ProgressMode::Json => Style::Json,
@@ -119,7 +119,7 @@ impl StreamArgs {
     }
 }
 
-/// A progress display; gone when dropped.
+/// A progress display; removed when dropped.
 pub struct Display {
     bar: Option<ProgressBar>,
     /// Width of the terminal that the bar is laid out for.

@@ -216,7 +216,7 @@ impl From<Cache> for HostCache {
 /// Treatment of discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Discard {
-    /// It stays, so that preallocation survives: trims are not offered, zeros leave space behind
+    /// It is kept, so that preallocation survives: trims are not offered, zeros leave space behind
     Ignore,
     /// It is freed in the file system or disk below
     Unmap,

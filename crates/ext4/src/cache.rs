@@ -4,7 +4,7 @@
 //! later changes; a writer copies the bytes if a reader still holds the old ones. A commit freezes
 //! a block by taking its `Arc`, and the next transaction can change it at once.
 //!
-//! On a miss the block comes from the journal if it is committed but not checkpointed, otherwise
+//! On a miss the block is read from the journal if it is committed but not checkpointed, otherwise
 //! from the device.
 //!
 //! Invariants:
@@ -25,7 +25,7 @@ use extant_space::{Error, Result};
 use crate::pinned_cache::{PinnedCache, held_cache};
 use crate::sync::lock;
 
-/// Validates bytes that come from the device.
+/// Validates bytes read from the device.
 pub(crate) type Validator<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
 pub(crate) struct BlockCache {
@@ -75,7 +75,7 @@ impl BlockCache {
         }
     }
 
-    /// The bytes of a block; `judge` validates them when they come from the device.
+    /// The bytes of a block; `judge` validates them when they are read from the device.
     ///
     /// # Errors
     /// Those of the device and of `judge`.

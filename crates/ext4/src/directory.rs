@@ -4,7 +4,7 @@
 //! directory with a *tree* is searched by the hash of the name: the tree leads to the first block
 //! (leaf) that may contain it, and an odd hash in the tree means that names with the even hash
 //! below continue in the next leaf. When a linear directory of one block is full and the file
-//! system has `dir_index`, it gets a tree, as in the kernel. Blocks are never freed.
+//! system has `dir_index`, it becomes indexed, as in the kernel. Blocks are never freed.
 //!
 //! A change consists of steps. Each step reads what it needs, then allocates at most one new block,
 //! then changes; after every step the directory is valid. An operation that fails with `NoSpace` or

@@ -1,8 +1,8 @@
 //! The data of one file: read, write, truncate, allocate.
 //!
-//! Data bypasses the cache and goes to the device. It is on the device before the transaction that
-//! refers to it, because a commit flushes earlier writes. New blocks are written before the inode
-//! refers to them, so earlier contents of a block are never exposed.
+//! Data bypasses the cache. It is on the device before the transaction that refers to it, because a
+//! commit flushes earlier writes. New blocks are written before the inode refers to them, so
+//! earlier contents of a block are never exposed.
 //!
 //! Lock order: `inode.rs`. Reads and overwrites of written blocks take the operation lock shared;
 //! everything else takes it exclusively.

@@ -59,8 +59,8 @@ impl Filesystem {
         self.engine.close()
     }
 
-    /// Stops the file system as a crash would, after making durable what `shutdown` names. Nothing
-    /// is written after that, and the file system is not marked clean: the next opening replays the
+    /// Stops the file system as a crash would, after the sync that `shutdown` names. Nothing is
+    /// written after that, and the file system is not marked clean: the next opening replays the
     /// journal. Changes fail from now on.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Inspection of a whole file system: for tools that print structures without names.
 //!
 //! Model: the state is that of the last commit. A file system that is open read-only shows that
-//! state, including what its journal contains; one that is open for changes is committed first, and
-//! concurrent changes may be visible or not.
+//! state, including the changes in its journal; one that is open for changes is committed first,
+//! and concurrent changes may be visible or not.
 //!
 //! Nothing is cached here: a pass over all inodes reads the tables in use once, and needs the
 //! memory of one chunk of a table.

@@ -77,7 +77,7 @@ impl<'a, N: NodesMut> MapMut<'a, N> {
         }
     }
 
-    /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the
+    /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` receives the
     /// extents, clipped to the range, that lost their references. Returns the remaining range,
     /// which may still hold blocks.
     ///

@@ -207,7 +207,7 @@ fn check_directory(state: &InodeState) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a directory to which no name can be added. An append-only one takes names.
+/// Refuses a directory to which no name can be added. An append-only one accepts new names.
 fn check_addable(state: &InodeState) -> Result<()> {
     check_directory(state)?;
     if state.inode.links() == 0 {

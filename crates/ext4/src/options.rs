@@ -85,7 +85,7 @@ pub enum Reserve {
 pub enum DeviceZeroes {
     /// With their place on the device: no later write fails because a layer below is full.
     Allocated,
-    /// It may give the space back, so that an image stays sparse.
+    /// It may free the space, so that an image stays sparse.
     MayUnmap,
     /// With their place, and written in every layer below it: a later overwrite of the file changes
     /// no metadata in any of them.

@@ -13,8 +13,8 @@
 //!
 //! Invariant: the list in memory is the one that the next commit writes to the disk.
 //!
-//! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock comes after transaction and
-//! before state.
+//! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock is between transaction and
+//! state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -102,8 +102,8 @@ impl FsState {
         None
     }
 
-    /// Removes an inode's entry, in the transaction that finishes its work. `deletion` is what its
-    /// `i_dtime` becomes.
+    /// Removes an inode's entry, in the transaction that finishes its work. `deletion` is the new
+    /// `i_dtime`.
     pub(crate) fn remove_orphan(
         &self,
         transaction: &Transaction<'_>,

@@ -64,7 +64,7 @@ impl Orphans {
         self.head_changed.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes why an orphan stays one until the file system is opened again.
+    /// Records the reason why an orphan is kept until the file system is opened again.
     pub(crate) fn note_failure(&self, cell: &InodeCell, error: &Error) {
         let mut failure = lock(&self.failure);
         failure.get_or_insert_with(|| {

@@ -32,7 +32,7 @@ pub(crate) struct Store<'a> {
     held: Vec<(PhysicalBlock, Arc<Block>)>,
     /// Allocated minus freed blocks.
     taken: i64,
-    /// The inode's, until [`settle`](Self::settle) gives them back to it.
+    /// Taken from the inode until [`settle`](Self::settle) returns them to it.
     deferred: Option<DeferredBits>,
 }
 

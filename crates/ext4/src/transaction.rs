@@ -111,7 +111,7 @@ impl<'a> Transaction<'a> {
         self.running.notes.name(change, parent, inode, name);
     }
 
-    /// Notes that a file gets blocks.
+    /// Records that a file gets new blocks.
     pub(crate) fn note_new_blocks(&self) {
         self.running.notes.new_blocks();
     }

@@ -48,7 +48,8 @@ pub(crate) use shift::Direction;
 
 /// Read access to nodes.
 pub(crate) trait Nodes {
-    /// The bytes of a block, as last changed; `judge` validates them when they come from the disk.
+    /// The bytes of a block, as last changed; `judge` validates them when they are read from the
+    /// disk.
     ///
     /// # Errors
     /// Those of the device and of `judge`.
@@ -82,7 +83,7 @@ pub(crate) trait NodesMut: Nodes {
     fn remove(&mut self, block: PhysicalBlock);
 }
 
-/// Validates bytes that come from the disk.
+/// Validates bytes read from the disk.
 pub(crate) type Validator<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
 /// The constraints on all nodes of a tree.

@@ -1,7 +1,7 @@
 //! The state that the passes of a check share.
 //!
 //! The scan of the inodes fills `states` and `directories` in the order of inode numbers; the later
-//! passes read them and add what they find.
+//! passes read them and add their findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

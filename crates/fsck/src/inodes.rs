@@ -357,8 +357,8 @@ impl Check<'_> {
         }
     }
 
-    /// Blocks past the end are allowed if they are not written, and one block more: what follows
-    /// the last byte is free to be there before the size is.
+    /// Blocks past the end are allowed if they are not written, and one block more: blocks behind
+    /// the last byte may be allocated before the size changes.
     fn check_size(
         &mut self,
         number: InodeNumber,

@@ -9,8 +9,8 @@
 //! - The kernel checks permissions (`default_permissions`). The file system checks append-only and
 //!   immutable files, drops privileges ([`Privileges`]), and applies inheritance from directories.
 //! - Locks (`fcntl`, `flock`) do not arrive: the kernel keeps them, as for any local file system.
-//! - An error is the errno that the program gets. After `NOSYS`, the default of every method, the
-//!   kernel does not send many of the operations again.
+//! - An error is the errno that the program receives. After `NOSYS`, the default of every method,
+//!   the kernel does not send many of the operations again.
 //! - A panic in a method ends the session: that request and all later ones are answered with `IO`,
 //!   and [`Operations::destroy`] is not called.
 

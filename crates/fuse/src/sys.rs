@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn file_that_is_no_connection_rejects_the_entry_and_memory_is_returned() {
-        // `/dev/null` takes every command.
+        // `/dev/null` accepts every command.
         let file = File::open("/dev/zero").unwrap();
         let mut ring = FuseRing::new(Arc::new(file.into()), 0, 1 << 20).unwrap();
         ring.register().unwrap();

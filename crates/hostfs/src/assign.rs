@@ -203,9 +203,9 @@ pub(crate) struct WrittenBelow {
     pub(crate) layers: Vec<LayerStates>,
 }
 
-/// Makes what stores the range of `target`, all of which is written in `top`, written in the layers
-/// of `stack`; data stays. The caller excludes other users of `top`: no other process writes to
-/// these places of the layers.
+/// Makes the extents that store the range of `target`, all written in `top`, written in the layers
+/// of `stack` as well; data is preserved. The caller excludes other users of `top`: no other
+/// process writes to these places of the layers.
 pub(crate) fn write_through(
     stack: &KnownStack,
     top: &HostFile,

@@ -32,8 +32,8 @@ pub enum CopyOnWrite {
     /// A written file is refused there: its space would not stay in place.
     #[default]
     Refuse,
-    /// Copy-on-write is turned off for the file (`chattr +C`) where that is possible; with it go
-    /// checksums and compression of the file's data.
+    /// Copy-on-write is turned off for the file (`chattr +C`) where that is possible; this also
+    /// disables checksums and compression of the file's data.
     Disable,
 }
 
@@ -160,8 +160,8 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
     create_new(path, options, None, control)
 }
 
-/// As [`create`], for a file that holds more than zeros: `filling` puts it there before the file
-/// has its name.
+/// As [`create`], for a file that holds more than zeros: `filling` writes it before the file has
+/// its name.
 pub fn create_filled(
     path: &Path,
     options: &CreateOptions,

@@ -62,7 +62,7 @@ pub struct HoleReport {
     pub range: ByteRange,
     /// Size of the file, bytes.
     pub size_bytes: u64,
-    /// Runs of zeros that took space.
+    /// Runs of zeros that were allocated.
     pub zero_runs: u64,
     /// Bytes in them.
     pub zero_bytes: u64,
@@ -87,7 +87,7 @@ pub fn dig_holes(
 }
 
 /// Calls `visit` with the spans of `file`, in `range` or everywhere, in order and without
-/// gaps, until it breaks; neighbours differ in kind or in what `SEEK_DATA` calls them.
+/// gaps, until it breaks; neighbours differ in kind or in their class for `SEEK_DATA`.
 pub fn report_holes(
     file: &HostFile,
     range: Option<ByteRange>,

@@ -110,7 +110,8 @@ impl HostFile {
         self.map_source
     }
 
-    /// Runs `fallocate(2)`. On our own mounts, modes that the kernel does not carry go another way.
+    /// Runs `fallocate(2)`. On our own mounts, modes that the kernel does not pass on use control
+    /// calls.
     pub(crate) fn fallocate_bits(&self, bits: u32, range: ByteRange) -> io::Result<()> {
         let flags = FallocateFlags::from_bits_retain(bits);
         match rustix::fs::fallocate(&self.file, flags, range.start(), range.len()) {
@@ -146,8 +147,8 @@ impl HostFile {
         rustix::fs::ioctl_getflags(&self.file).unwrap_or(IFlags::empty())
     }
 
-    /// Turns copy-on-write off (`chattr +C`), which only an empty file takes; false where the
-    /// file system has no such thing.
+    /// Turns copy-on-write off (`chattr +C`), possible only on an empty file; false where the file
+    /// system has no such thing.
     pub(crate) fn accepts_nocow(&self) -> bool {
         let wanted = self.attributes() | IFlags::NOCOW;
         rustix::fs::ioctl_setflags(&self.file, wanted).is_ok()

@@ -103,7 +103,7 @@ pub(crate) enum LeaseReach {
 }
 
 impl HostFile {
-    /// Whether an overwrite of written space stays in place: no layer below copies on write.
+    /// Whether written space is overwritten in place: no layer below copies on write.
     pub fn overwrites_in_place(&self) -> Result<bool> {
         match FileSystem::under(self)?.check_written_stays(self) {
             Ok(()) => Ok(true),
@@ -259,7 +259,8 @@ fn kept_by_ext4(blocks: u64) -> u64 {
 }
 
 /// ext4 reserves blocks for one user, by default root, and for processes with `CAP_SYS_RESOURCE`.
-/// Root in a container has no capability, and on other file systems no user gets the reserve.
+/// Root in a container has no capability, and on other file systems the reserve is available to no
+/// user.
 fn may_use_reserve(options: &[String]) -> bool {
     let resource = CapabilitySet::SYS_RESOURCE;
     let has_capability = capabilities(None).is_ok_and(|sets| sets.effective.contains(resource));

@@ -2,10 +2,10 @@
 //!
 //! [`create`] creates a file with written space, [`materialize`] does the same to an existing file
 //! without touching its data, [`write_zeroes`] zeroes a range and leaves it written, and [`probe`]
-//! reports what a directory supports. `extant-provision` gives the space, by one [`Plan`]: the
-//! first strategy the target supports, with the reason for it. This crate opens the files, keeps
-//! other writers out and gives names. [`HostFile`] is the [`SpaceFile`](extant_space::SpaceFile) of
-//! the host.
+//! reports what a directory supports. `extant-provision` allocates and writes the space, by one
+//! [`Plan`]: the first strategy the target supports, with the reason for it. This crate opens the
+//! files, excludes other writers and publishes the names. [`HostFile`] is the
+//! [`SpaceFile`](extant_space::SpaceFile) of the host.
 //!
 //! Long operations take a [`Control`](extant_space::Control) (cancel token and
 //! progress) and a [`Pace`] (full speed, a rate, or in the background).

@@ -1,9 +1,9 @@
 //! The mark of a partial file: an extended attribute that only its owner can set.
 //!
 //! A run resumes a partial file because its written part is all zeros. The name proves nothing: in
-//! a shared directory another user may give that name to any file of this user. The mark is set on
-//! a new file, and removed before the first byte of contents and before the final rename, so that a
-//! marked file holds only zeros, wherever it is moved.
+//! a shared directory another user may rename any file of this user to that name. The mark is set
+//! on a new file, and removed before the first byte of contents and before the final rename, so
+//! that a marked file holds only zeros, wherever it is moved.
 //!
 //! On a file system without such attributes a file has no mark, and is read first.
 
@@ -28,7 +28,7 @@ pub(crate) fn is_set(file: &impl AsFd) -> bool {
 /// Takes the mark away.
 ///
 /// # Errors
-/// Where the file stays marked.
+/// If the file remains marked.
 pub(crate) fn clear(file: &impl AsFd) -> io::Result<()> {
     match rustix::fs::fremovexattr(file, NAME) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

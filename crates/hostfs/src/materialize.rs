@@ -1,4 +1,4 @@
-//! Holes and unwritten parts of an existing file become written; its data stays.
+//! Holes and unwritten parts of an existing file become written; its data is preserved.
 //!
 //! Order: exclude other writers, refuse copy-on-write files, then the work of
 //! [`Provisioner::materialize`].

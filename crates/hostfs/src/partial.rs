@@ -109,8 +109,8 @@ impl Partial {
         &self.file
     }
 
-    /// From here on the file may hold contents: it gets a name that no run resumes, durable before
-    /// the first byte.
+    /// From here on the file may hold contents: it is renamed, durably before the first byte, to a
+    /// name that no run resumes.
     pub(crate) fn begin_filling(&self) -> Result<()> {
         let directory = &self.destination.directory;
         let name = self.destination.filling_name();

@@ -96,7 +96,7 @@ fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
 }
 
 fn modes_on(scratch: &Scratch<'_>, filesystem: &FileSystem) -> Result<Vec<ModeResult>> {
-    // Collapse and insert want whole blocks, on bigalloc and XFS real-time whole clusters.
+    // Collapse and insert need whole blocks, on bigalloc and XFS real-time whole clusters.
     let unit = filesystem.block_bytes.next_power_of_two().max(1 << 20);
     let inner = ByteRange::new(unit, 2 * unit);
     FallocateMode::ALL

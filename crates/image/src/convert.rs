@@ -1,8 +1,8 @@
 //! Copies an image into a new one, of another format, shape or preallocation.
 //!
 //! Model: the map of the source locates the data. The new image is laid out for that, its space is
-//! made in one piece, and several threads copy (`convert/copy.rs`); then come the tables, then
-//! zeros where the preallocation needs them. Holes and zeros are never read, and pieces that turn
+//! made in one piece, and several threads copy (`convert/copy.rs`); then the tables are written,
+//! then zeros if the preallocation needs them. Holes and zeros are never read, and pieces that turn
 //! out to be zeros are not written: they are zeros in the new image already. A thin one has no
 //! clusters for them.
 //!

@@ -1,4 +1,4 @@
-//! A file that an image is changed in, and how it gets space.
+//! The file of an image under change, and the allocation of its space.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -183,8 +183,8 @@ impl ImageFile {
         }
     }
 
-    /// Zeros in `range` of a disk, which give its space back where that is not preallocated, as for
-    /// a new image.
+    /// Zeros in `range` of a block device, freeing its space if that is not preallocated, as for a
+    /// new image.
     pub(crate) fn zero(&self, range: ByteRange, preallocation: Preallocation) -> Result<()> {
         let ways: &[FallocateMode] = match preallocation {
             Preallocation::Off => &[FallocateMode::PunchHole, FallocateMode::ZeroRangeKeepSize],
@@ -203,8 +203,8 @@ impl ImageFile {
         })
     }
 
-    /// Allocates or writes the space of `range`, inside the file, as `preallocation` requires. Data
-    /// there stays. A disk has its space.
+    /// Allocates or writes the space of `range`, inside the file, as `preallocation` requires.
+    /// Existing data is preserved. A disk has its space.
     pub(crate) fn make_space(
         &self,
         range: ByteRange,

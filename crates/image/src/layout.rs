@@ -1,6 +1,6 @@
 //! Layout of a new qcow2 file.
 //!
-//! All metadata comes first, contiguously: header, refcount table, refcount blocks, L1 table, L2
+//! All metadata is first, contiguously: header, refcount table, refcount blocks, L1 table, L2
 //! tables. The guest's data follows contiguously in guest order, aligned to a block of the host: an
 //! image of many clusters is one extent if the file is one. The gap between the two is free.
 //!

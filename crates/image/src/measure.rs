@@ -90,7 +90,8 @@ pub fn measure(options: &ImageOptions, data_bytes: u64) -> Result<Measurement> {
     })
 }
 
-/// Bytes that [`resize`](crate::resize) takes on the host at most, in a qcow2 file of `file_bytes`.
+/// Most bytes that [`resize`](crate::resize) allocates on the host, in a qcow2 file of
+/// `file_bytes`.
 pub fn resize_bytes_max(
     header: &Header,
     file_bytes: u64,

@@ -82,7 +82,7 @@ impl NewImage {
         })
     }
 
-    /// The preallocation that the image gets.
+    /// The preallocation of the image.
     pub fn preallocation(&self) -> Preallocation {
         self.preallocation
     }
@@ -111,7 +111,7 @@ impl NewImage {
         }
     }
 
-    /// Bytes that the image takes on the host when it is new.
+    /// Allocation of the new image on the host, bytes.
     pub fn space_bytes(&self) -> u64 {
         match (&self.contents, self.preallocation) {
             (_, Preallocation::Falloc | Preallocation::Full) => {
@@ -207,7 +207,7 @@ impl NewImage {
         file.sync(SyncMode::Data)
     }
 
-    /// Bytes of the file, from its start, that the image takes for zeros where it writes nothing.
+    /// Bytes of the file, from its start, that must read as zeros unless the image writes them.
     pub(crate) fn zeroed_bytes(&self) -> u64 {
         match &self.contents {
             Contents::Raw { virtual_bytes, .. } => *virtual_bytes,

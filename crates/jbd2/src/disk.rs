@@ -99,7 +99,7 @@ impl Disk {
 
     /// Writes the superblock; it is durable when this returns.
     pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
-        // Whole blocks of the device. What follows the superblock in its block is unused.
+        // Whole blocks of the device. The rest of the superblock's block is unused.
         let unit = self.device.geometry().logical_block as usize;
         let mut bytes = superblock.as_bytes().to_vec();
         bytes.resize(bytes.len().next_multiple_of(unit), 0);

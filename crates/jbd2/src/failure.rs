@@ -9,7 +9,7 @@ use extant_space::{Error, Result};
 #[derive(Default)]
 pub(crate) struct Failure(OnceLock<Arc<Error>>);
 
-/// The first error as the source of those that are given out.
+/// The first error, the source of later returned ones.
 #[derive(Debug)]
 struct First(Arc<Error>);
 

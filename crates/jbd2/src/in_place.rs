@@ -2,9 +2,9 @@
 //! belong.
 //!
 //! Model: a transaction is written in stages, which the client separates by
-//! [barriers](crate::Frozen::barrier). The data comes first, and each stage is durable before the
-//! next is begun. A power cut leaves a transaction done in part; the stages are ordered so that a
-//! check of the file system can repair that.
+//! [barriers](crate::Frozen::barrier). The data is written first, and each stage is durable before
+//! the next is begun. A power cut leaves a transaction done in part; the stages are ordered so that
+//! a check of the file system can repair that.
 //!
 //! After the first error of the device nothing is written any more, as with a journal.
 

@@ -1,12 +1,12 @@
 //! The journal in use: transactions are added at the head of the log, and removed at its tail when
 //! they are checkpointed.
 //!
-//! Model: `state` belongs to the writer; readers use only the table. Everything that changes the
-//! log goes through the state's lock, also while the device works, so that commits and checkpoints
-//! alternate.
+//! Model: `state` belongs to the writer; readers use only the table. Every change of the log holds
+//! the state's lock, also during I/O, so that commits and checkpoints alternate.
 //!
 //! After the first error of the device nothing is written any more: the state that it protected is
-//! undefined. Every later call gives that error. Recovery finds the transactions committed before.
+//! undefined. Every later call returns that error. Recovery finds the transactions committed
+//! before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ pub enum FastCommits {
 /// Options of a journal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalOptions {
-    /// How the log is written; `None`: as the superblock says. The kernel's ext4 takes checksums v3
-    /// where the file system has `metadata_csum`, else none, and 64 bits where it has `64bit`.
+    /// How the log is written; `None`: as the superblock says. The kernel's ext4 uses checksums v3
+    /// if the file system has `metadata_csum`, otherwise none, and 64 bits if it has `64bit`.
     pub format: Option<LogFormat>,
     /// Whether there will be fast commits.
     pub fast_commits: FastCommits,

@@ -8,7 +8,7 @@
 //! - [`Recovery`] reads the log that a crash left, replays it, or shows it to readers
 //!   ([`Overlay`]);
 //! - [`Journal`] writes committed transactions to an empty log, and checkpoints;
-//! - [`Transactions`] gives handles to threads, and commits for all of them at a time;
+//! - [`Transactions`] opens handles for threads, and commits for all of them at once;
 //! - [`InPlace`] replaces the journal for file systems without one.
 //!
 //! ```

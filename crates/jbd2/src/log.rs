@@ -128,7 +128,7 @@ impl Log {
         self.is_started
     }
 
-    /// Blocks of the log that a transaction takes.
+    /// Blocks of the log that a transaction needs.
     pub(crate) fn space(&self, transaction: &Settled) -> u64 {
         let (blocks, revoked) = (transaction.blocks.len(), transaction.revoked.len());
         let descriptors = blocks.div_ceil(DescriptorWriter::capacity(&self.format));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Blocks of the journal; behind the last one comes the first.
+/// Blocks of the journal; the first block follows the last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     first: u32,

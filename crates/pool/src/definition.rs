@@ -53,7 +53,7 @@ impl PoolKind {
 pub struct InImage<'a> {
     /// The directory of the volumes; `None`: the root.
     pub directory: Option<&'a Path>,
-    /// The state directory; `None`: beside the image.
+    /// The state directory; `None`: next to the image.
     pub state: Option<&'a Path>,
 }
 
@@ -348,7 +348,7 @@ impl Definitions {
         dir.set_mode(file_name(name), 0o644)
     }
 
-    /// Forgets the pool called `name`; its directory stays.
+    /// Forgets the pool called `name`; its directory is kept.
     ///
     /// # Errors
     /// `PermissionDenied` for a definition of the system, which is not the user's.

@@ -15,7 +15,7 @@ const ATTRIBUTE: &str = "user.extant.libvirt";
 pub struct ForeignElements(String);
 
 impl ForeignElements {
-    /// Elements in the form that their reader takes.
+    /// Elements in the form that their reader expects.
     pub fn new(text: String) -> Self {
         Self(text)
     }

@@ -93,7 +93,7 @@ impl Priority {
 pub struct JobOptions {
     /// Position in the queue.
     pub priority: Priority,
-    /// Yields to other users of the disk, and takes a share of the pool's rate.
+    /// Yields to other users of the disk, and uses a share of the pool's rate.
     pub background: bool,
     /// Bytes a second at most.
     pub rate: Option<NonZeroU64>,

@@ -31,7 +31,7 @@ use crate::state_directory::{IDENTIFIER, make_state_directory, open_state_direct
 const LOCK: &str = "lock";
 const TURNSTILE: &str = "door";
 const DIRECTORY: &str = "directory";
-/// Longer paths are none that anything takes.
+/// No system call accepts longer paths.
 const PATH_MAX: u64 = 4096;
 /// Longest time in which no process acquires the lock: steps under it take milliseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);

@@ -226,7 +226,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// The range reads as zeros and is written, durably; data is lost.
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()>;
 
-    /// An overwrite of written blocks stays in place.
+    /// Written blocks are overwritten in place.
     fn overwrites_in_place(&self) -> Result<bool>;
 
     /// The file of the host, where it is one.

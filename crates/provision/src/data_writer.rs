@@ -1,6 +1,6 @@
 //! Writes data into a new file past the page cache, from several threads.
 //!
-//! Whole blocks go directly, from memory that is aligned for it; edges inside a block go through
+//! Whole blocks are written directly, from aligned memory; edges inside a block are written through
 //! the page cache. So the disk is at work from the beginning, little is left for the sync at the
 //! end, and the cached data of other processes is not evicted. Without direct I/O, everything is
 //! written through the page cache, and its write-out begins at once.

@@ -1,4 +1,4 @@
-//! Holes and unwritten parts of an existing file become written; its data stays.
+//! Holes and unwritten parts of an existing file become written; its data is preserved.
 
 use std::time::Instant;
 

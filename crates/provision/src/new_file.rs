@@ -32,7 +32,7 @@ pub struct ContentWriter<'a> {
     pub fill: &'a dyn Fn(&dyn SpaceFile, Control<'_>) -> Result<()>,
 }
 
-/// A new file. The range of its [`Provisioner`] is the part that gets space.
+/// A new file. The range of its [`Provisioner`] is the part to allocate.
 pub struct NewFile<'a> {
     /// Its size, bytes.
     pub size_bytes: u64,
@@ -189,7 +189,7 @@ impl Provisioner<'_> {
             })
     }
 
-    /// An earlier run may have been asked for more: the rest stays sparse.
+    /// An earlier run may have been asked for more: the rest is sparse.
     fn trim(&self, new: &NewFile<'_>) -> Result<()> {
         let rest = ByteRange::new(self.range.end(), new.size_bytes);
         if rest.is_empty() || self.file.allocated_bytes()? == 0 {

@@ -1,4 +1,4 @@
-//! A range of a file that gets space, and how the work on it is done.
+//! A range of a file to allocate or write, with the parameters of the work.
 
 use std::ops::ControlFlow;
 

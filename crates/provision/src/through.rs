@@ -2,7 +2,7 @@
 //!
 //! Zeros that are written from now on reach every layer as written space. Extents that the file
 //! already had as written may be holes or unwritten in lower layers, and are made written there;
-//! its data stays.
+//! its data is preserved.
 //!
 //! [SpaceFile::writes_through]: extant_space::SpaceFile::writes_through
 

@@ -54,8 +54,8 @@ pub(crate) fn zero(
     in_timed_calls(range, start, WRITE_ZEROES_BYTES_MAX, zero)
 }
 
-/// Calls `call` on consecutive pieces, each as long as takes about [`CALL_DURATION_TARGET`], and
-/// cut at whole MiB, so that no block is in two.
+/// Calls `call` on consecutive pieces, each of a length that takes about [`CALL_DURATION_TARGET`],
+/// and cut at whole MiB, so that no block is in two.
 fn in_timed_calls(
     range: ByteRange,
     start: u64,

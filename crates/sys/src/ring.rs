@@ -1,7 +1,7 @@
 //! Many calls at a time through io_uring.
 //!
 //! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a fixed slot, with
-//! all the memory that the kernel uses, and gives it back with its result.
+//! all the memory that the kernel uses, and returns it with its result.
 //!
 //! Safety invariants:
 //! - a call in a slot is not moved or dropped while the kernel may use its memory: [`Ring::run`]
@@ -229,7 +229,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         Some((tag, call, result))
     }
 
-    /// Waits for the calls that the kernel has, and makes those here that it never took.
+    /// Waits for the calls in the kernel, and runs those here that it never accepted.
     fn abandon(mut self, queue: &mut dyn CallQueue<'a>) {
         let file = self.file;
         while self.in_kernel() > 0 {

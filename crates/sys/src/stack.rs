@@ -31,7 +31,7 @@ pub struct StackLayer {
     pub path: PathBuf,
     /// Source of its extent map.
     pub map: MapSource,
-    /// Added to an offset on the device above, gives the offset in the file.
+    /// Difference between an offset in the file and the offset on the device above.
     shift_bytes: u64,
 }
 

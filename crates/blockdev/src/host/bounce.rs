@@ -12,7 +12,7 @@ use super::limits::TRANSFER;
 /// Buffers kept for the next request; more are freed.
 const KEPT: usize = 16;
 
-/// Whether direct I/O takes these parts of memory as they are. Each must start aligned, and be
+/// Whether direct I/O accepts these parts of memory without a copy. Each must start aligned, and be
 /// whole blocks.
 pub(super) fn is_aligned<'p>(
     direct: DirectIo,
@@ -20,7 +20,7 @@ pub(super) fn is_aligned<'p>(
     mut parts: impl ExactSizeIterator<Item = &'p [u8]>,
 ) -> bool {
     if parts.len() > PARTS_MAX {
-        // A call takes fewer, and would end at any of them.
+        // A call accepts fewer parts, and would end at any of them.
         return false;
     }
     parts.all(|part| {

@@ -4,8 +4,8 @@
 //! other. A batch of one read, write or flush is a plain call, which costs no more than a ring's
 //! and needs none. If all rings are in use, or a ring fails, system calls do the rest.
 //!
-//! Direct writes to a file go through Linux AIO: they may allocate, which a ring leaves to threads
-//! of its own.
+//! Direct writes to a file use Linux AIO: they may allocate, which a ring leaves to threads of its
+//! own.
 
 use std::fs::File;
 use std::io;

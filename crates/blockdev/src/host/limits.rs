@@ -60,8 +60,8 @@ impl Queue {
             == Some(text)
     }
 
-    /// Whether the disk writes zeroes without being sent any. The kernel takes it back when the
-    /// disk refuses, hence asked each time.
+    /// Whether the disk writes zeroes without being sent any. The kernel revokes it when the disk
+    /// refuses, so it is queried each time.
     pub(super) fn offloads_zeroes(&self) -> bool {
         self.number("write_zeroes_max_bytes") > 0
     }

@@ -41,7 +41,7 @@ pub(super) fn run(
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(lanes) {
-            // Without another thread the work takes longer, and is done all the same.
+            // Without another thread the work takes longer.
             let _ = thread::Builder::new().spawn_scoped(scope, help);
         }
         assigns.iter_mut().for_each(|request| run_any(request));
@@ -49,7 +49,7 @@ pub(super) fn run(
     });
 }
 
-/// Costs nothing here: the sync comes after the batch.
+/// Costs nothing here: the sync follows the batch.
 fn is_free(request: &Request<'_>) -> bool {
     matches!(request.operation, Operation::Flush)
 }

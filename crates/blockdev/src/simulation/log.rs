@@ -16,7 +16,7 @@ use crate::{MemoryDevice, Persistence};
 pub enum Event {
     /// A change was submitted and, if the power stayed on, done.
     Change {
-        /// Which call of `submit` it came with.
+        /// Number of its call of `submit`.
         batch: u64,
         /// The change.
         change: Change,
@@ -25,7 +25,7 @@ pub enum Event {
     },
     /// A flush was submitted.
     Flush {
-        /// Which call of `submit` it came with.
+        /// Number of its call of `submit`.
         batch: u64,
     },
     /// A batch with changes or flushes completed: the caller may rely on it.

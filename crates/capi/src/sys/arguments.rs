@@ -171,7 +171,7 @@ pub(super) unsafe fn with_file<T>(
     done
 }
 
-/// Puts back what is set on the caller's open file.
+/// Restores the state of the caller's open file.
 struct Kept {
     fd: c_int,
     flags: c_int,

@@ -9,7 +9,7 @@ use extant_space::{Error, ErrorKind};
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// `19.5 KiB`: the largest unit that gives 1 or more, with one decimal unless that is 0.
+/// `19.5 KiB`: the largest unit with a value of at least 1, with one decimal unless that is 0.
 ///
 /// Rounded twice as in the real one: down to thousandths, then half up to tenths.
 pub struct Human(pub u64);

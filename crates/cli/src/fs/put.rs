@@ -461,7 +461,7 @@ impl Put<'_> {
             Some(CopyOwner::Source) => (metadata.uid(), metadata.gid()),
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
         };
-        // As chown(2): powers that one owner gave are not the next one's.
+        // As chown(2): privileges granted by one owner do not pass to the next.
         let is_given_away = uid != metadata.uid() || gid != metadata.gid();
         let mut left_out = Vec::new();
         for (name, value) in host::xattrs(source).map_err(|error| Error::from(error).at(source))? {

@@ -86,7 +86,7 @@ fn escaped(text: &str) -> String {
             '>' => xml.push_str("&gt;"),
             '"' => xml.push_str("&quot;"),
             '\u{fffe}' | '\u{ffff}' => xml.push('\u{fffd}'),
-            // Infallible: a String takes everything.
+            // Infallible: writing to a String cannot fail.
             c if c.is_control() => drop(write!(xml, "{}", c.escape_default())),
             c => xml.push(c),
         }

@@ -1,7 +1,7 @@
 //! The picture in a terminal: a line of blocks per file, a legend, the figures.
 //!
-//! Every state has a glyph of its own, so that colour only helps. Text goes to
-//! any writer, in a given number of columns.
+//! Every state has a glyph of its own, so that colour only helps. Text is written to any writer, in
+//! a given number of columns.
 
 use std::io::{self, Write};
 

@@ -46,7 +46,7 @@ struct Next {
 }
 
 impl Stream {
-    /// To what this process was started with.
+    /// To a descriptor inherited by this process.
     ///
     /// # Errors
     /// `InvalidArgument` when that is nothing to write to.

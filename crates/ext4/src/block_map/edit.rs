@@ -109,8 +109,8 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     }
 
     /// Makes a hole of those blocks of `range` that the last leaf with any of them holds, and
-    /// removes indirect blocks without numbers on the way there. One step. `freed` gets the extents
-    /// to which nothing refers any more. Returns the remaining range, which may still hold blocks;
+    /// removes indirect blocks without numbers on the way there. One step. `freed` receives the
+    /// extents without references. Returns the remaining range, which may still hold blocks;
     /// nothing, where there is nothing to be removed.
     ///
     /// # Errors

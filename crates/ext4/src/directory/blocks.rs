@@ -1,8 +1,8 @@
 //! The blocks of a directory: the interface of the store, and how blocks are read and changed.
 //!
 //! Invariants:
-//! - a block's checksum is verified when it comes from the disk; its structure whenever it is used,
-//!   since a damaged tree may lead to a node as if it were a leaf;
+//! - a block's checksum is verified when it is read from the disk; its structure whenever it is
+//!   used, since a damaged tree may lead to a node as if it were a leaf;
 //! - every change ends with the block sealed;
 //! - a block that is changed is read again: in a damaged file system it may be a part of another
 //!   structure too, and differ from the bytes read.
@@ -21,8 +21,8 @@ pub(crate) trait DirectoryBlocks {
     /// How many: the size of the directory in blocks.
     fn blocks(&self) -> u32;
 
-    /// A whole block. `judge` validates bytes that come from the disk; its error is returned. A
-    /// hole reads as zeros, which no validator accepts.
+    /// A whole block. `judge` validates bytes read from the disk; its error is returned. A hole
+    /// reads as zeros, which no validator accepts.
     ///
     /// # Errors
     /// Those of the validator and of the device.
@@ -126,7 +126,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         self.blocks.append()
     }
 
-    /// Changes a block and seals it. An error of `change` must come before it changes anything; it
+    /// Changes a block and seals it. `change` must return errors before it changes anything; it
     /// must not rely on bytes read before.
     pub(super) fn change<T>(
         &mut self,

@@ -124,7 +124,7 @@ impl DirectoryContext {
             .expect("a directory has a tree only with dir_index")
     }
 
-    /// A node that was validated when it came from the disk, if as a node.
+    /// A node that was validated when it was read, if it was read as a node.
     pub(super) fn reread<'b>(&self, shape: IndexShape, block: &'b [u8]) -> Result<IndexNode<'b>> {
         match shape {
             IndexShape::Root => {

@@ -2,8 +2,8 @@
 //!
 //! Model: every name has a cookie, and names are returned in the order of their cookies. A caller
 //! continues after a cookie, whose name may have been removed. A name that exists throughout is
-//! returned exactly once, whatever else changes between two calls, also when the directory gets a
-//! tree.
+//! returned exactly once, whatever else changes between two calls, also when the directory becomes
+//! indexed.
 //!
 //! - With a tree, the cookie is 3 plus 31 bits of the major and 32 bits of the minor hash. The
 //!   minor hash of the legacy function is always 0, so that of TEA is used instead. `.` has cookie
@@ -202,7 +202,7 @@ fn cookie(name: &[u8], version: HashVersion, seed: HashSeed, lowest: u32, highes
     COOKIE_NAMES + (u64::from(major >> 1) << 32 | u64::from(minor))
 }
 
-/// The last name that was given out.
+/// The last name returned.
 struct LastName {
     cookie: u64,
     /// `None`: the last of those with the cookie.

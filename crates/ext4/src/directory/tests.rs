@@ -93,7 +93,7 @@ fn insert(directory: &mut Directory<Memory>, name: &[u8], inode: u32) {
     result.unwrap_or_else(|error| panic!("{}: {error}", name.escape_ascii()));
 }
 
-/// All names but `.` and `..`, as a listing gives them out.
+/// All names but `.` and `..`, as a listing returns them.
 fn listed<B: DirectoryBlocks>(directory: &Directory<B>) -> Names {
     let mut names = Names::new();
     let visit = &mut |listed: super::Listed<'_>| {

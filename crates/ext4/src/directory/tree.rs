@@ -8,8 +8,8 @@
 //! - the blocks of a path are different, and its leaf is none of them;
 //! - a path does not advance to more leaves than the directory has blocks.
 //!
-//! The order of the hashes in a node is validated when it comes from the disk, and not again: in a
-//! file system damaged so that a leaf is also a node, it may be violated.
+//! The order of the hashes in a node is validated when it is read from the disk, and not again: in
+//! a file system damaged so that a leaf is also a node, it may be violated.
 
 use std::sync::Arc;
 
@@ -273,7 +273,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         })
     }
 
-    /// A node that was validated when it came from the disk, if as a node.
+    /// A node that was validated when it was read, if it was read as a node.
     pub(super) fn reread<'b>(
         &self,
         index: LogicalBlock,

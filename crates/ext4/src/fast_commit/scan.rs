@@ -1,4 +1,4 @@
-//! Finds complete fast commits, and the device blocks that they give to files.
+//! Finds complete fast commits, and the device blocks that they assign to files.
 //!
 //! A power cut leaves invalid records: the first invalid one ends the valid part.
 
@@ -13,7 +13,7 @@ use extant_space::Result;
 pub(crate) struct Commits {
     /// Blocks up to the last tail that counts.
     blocks: usize,
-    /// Blocks of the device that records give to files, in order, apart from each other.
+    /// Disjoint runs of device blocks that records assign to files, in order.
     given: Vec<Range<u64>>,
 }
 
@@ -69,14 +69,14 @@ impl Commits {
         self.blocks
     }
 
-    /// Whether a record gives the block to a file.
+    /// Whether a record assigns the block to a file.
     pub(super) fn give(&self, block: u64) -> bool {
         let after = self.given.partition_point(|range| range.start <= block);
         after > 0 && block < self.given[after - 1].end
     }
 }
 
-/// Blocks of the device that a record gives to a file. The replay validates it.
+/// Blocks of the device that a record assigns to a file. The replay validates it.
 fn given_by(record: &Record<'_>, layout: &Layout) -> Option<Range<u64>> {
     match record.change(layout) {
         Ok(Some(Change::AddRange { extent, .. })) => {

@@ -1,6 +1,6 @@
 //! The blocks of the device during a replay.
 //!
-//! Model: the order of records may give a block to one file before it is taken from another. So
+//! Model: a record may assign a block to one file before a later one removes it from another. So
 //! bitmaps do not change until the end, and changes are kept as a balance, which must be consistent
 //! at the end, one block for one file ([`Space::settle`]).
 //!

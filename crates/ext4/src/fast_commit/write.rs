@@ -10,7 +10,7 @@
 //! record; the removal of its last name is not recorded either, but committed in full.
 //!
 //! Two restrictions are due to e2fsck 1.47.0:
-//! - It replays with bitmaps that do not contain the blocks that records give to files, and could
+//! - It replays with bitmaps that do not contain the blocks that records assign to files, and could
 //!   allocate these for tree nodes. So no transaction has fast commits with both.
 //! - It reads the journal's inode before the log, and writes other inodes of that block back with
 //!   old neighbours. So that block is checkpointed before it is recorded. The same holds for the

@@ -180,10 +180,10 @@ impl Engine {
         }
     }
 
-    /// The same if the tree gets no node for the parts of an extent: the rest of the extents around
-    /// `blocks` is zeroed, so that each is converted as a whole. Writes to allocated space must not
-    /// fail with `NoSpace`. `refused` is the error if an extent reaches past the end of the file:
-    /// nothing may be written there.
+    /// The same without space for a tree node for the parts of an extent: the rest of the extents
+    /// around `blocks` is zeroed, so that each is converted as a whole. Writes to allocated space
+    /// must not fail with `NoSpace`. `refused` is the error if an extent reaches past the end of
+    /// the file: nothing may be written there.
     fn make_extents_written(
         &self,
         cell: &Arc<InodeCell>,
@@ -220,7 +220,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Extents of `blocks` become ones of `kind`, in as many transactions as it takes; the size
+    /// Converts extents of `blocks` to `kind`, in several transactions if necessary; the size
     /// changes in the last.
     pub(crate) fn convert(
         &self,

@@ -45,12 +45,12 @@ const PART_BLOCKS_MIN: u32 = 256;
 const THREADED_GROUPS_MIN: usize = 64;
 
 impl Filesystem {
-    /// Opens the file system on `device`. What a crash left in its journal is replayed, or with
-    /// read-only access seen as if it were.
+    /// Opens the file system on `device`. Its journal is replayed after a crash, or with read-only
+    /// access read as an overlay.
     ///
     /// # Errors
     /// `Unsupported` for an unsupported feature, with its name: with [`Access::ReadOnly`] it may
-    /// open; `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes none,
+    /// open; `Corrupt` naming the structure, `ReadOnly` for changes of a read-only device,
     /// `InvalidArgument` for changes with [`Replay::Off`]; errors of the device.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         if options.access == Access::ReadWrite && options.replay == Replay::Off {

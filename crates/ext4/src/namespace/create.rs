@@ -28,7 +28,7 @@ const SHORT_TARGET_MAX: usize = 59;
 const SETGID: u16 = 0o2000;
 
 impl Engine {
-    /// Makes an inode and gives it a name. The inode has a handle, which the caller must close.
+    /// Creates an inode with a name. The inode has a handle, which the caller must close.
     pub(crate) fn create(
         &self,
         parent: &Arc<InodeCell>,

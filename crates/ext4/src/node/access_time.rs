@@ -2,8 +2,8 @@
 //! to programs decides when it does.
 //!
 //! Model: it is changed in memory, without a transaction, so that reading waits for no commit. The
-//! inode's next change takes it along, else the close of its last handle does; a crash before that
-//! loses it.
+//! inode's next change writes it, otherwise the close of its last handle; a crash before that loses
+//! it.
 
 use std::sync::Arc;
 
@@ -32,9 +32,9 @@ pub enum AccessTime {
 }
 
 impl Node {
-    /// Notes that data, names or the target of a link were read, as `policy` wants it; nothing for
-    /// a file with the flag NOATIME, or where nothing is written. Cheap: it is written with the
-    /// next change, or when the last handle of this inode is dropped.
+    /// Records a read of data, names or the target of a link, as `policy` requires; nothing for a
+    /// file with the flag NOATIME, or where nothing is written. Cheap: it is written with the next
+    /// change, or when the last handle of this inode is dropped.
     pub fn touch_accessed(&self, policy: AccessTime) {
         if !self.engine.is_writable() {
             return;

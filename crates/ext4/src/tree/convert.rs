@@ -12,8 +12,8 @@ use super::pieces::{Pieces, clip};
 use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Converts some of the first blocks of `range` that are not of `kind`. One step. Returns what
-    /// may still have to be converted.
+    /// Converts some of the first blocks of `range` that are not of `kind`. One step. Returns the
+    /// remaining range, which may still have to be converted.
     ///
     /// # Errors
     /// `NoSpace` when a node is needed for the parts of an extent; `Corrupt`, or an error of the

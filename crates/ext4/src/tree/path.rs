@@ -23,7 +23,7 @@ pub(super) type Path<'r> = SmallVec<[Level<'r>; 2]>;
 pub(super) struct Level<'r> {
     bytes: Bytes<'r>,
     pub(super) place: NodePlace,
-    /// The reference that the way takes; in a leaf nothing.
+    /// The reference that the path follows; in a leaf nothing.
     pub(super) index: usize,
 }
 

@@ -12,8 +12,8 @@ use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
     /// Makes a hole of those blocks of `range` that its last leaf holds, of which there may be
-    /// none. One step. `freed` gets the extents, clipped to the range, that lost their references.
-    /// Returns the remaining range, which may still hold blocks.
+    /// none. One step. `freed` receives the extents, clipped to the range, that lost their
+    /// references. Returns the remaining range, which may still hold blocks.
     ///
     /// # Errors
     /// `NoSpace` if the range is inside one extent, whose two ends then need a node; `Corrupt`;

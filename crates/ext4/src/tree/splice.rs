@@ -224,7 +224,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
     pub(super) fn fill<E: NodeEntry>(&mut self, block: PhysicalBlock, depth: u16, entries: &[E]) {
         let seed = self.format.seed;
         self.nodes.change(block, &mut |bytes| {
-            // A node takes all of the root's entries and those that did not fit there.
+            // A new node receives all of the root's entries and those that did not fit there.
             assert!(usize::from(capacity(bytes.len())) >= ROOT_ENTRIES + GROWTH_MAX);
             let mut node = ExtentNodeMut::init(bytes, depth);
             entry::append(&mut node, entries);

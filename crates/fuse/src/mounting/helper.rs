@@ -1,6 +1,6 @@
 //! `fusermount3`, the setuid helper that mounts for unprivileged users.
 //!
-//! It gets one end of a socket, and sends the open device over it.
+//! It receives one end of a socket, and sends the open device over it.
 
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;

@@ -3,7 +3,7 @@
 //! It is a shell that reads from a pipe, started before the mount. A line means that the unmount is
 //! done; the end of the pipe without one means that this process was killed. Then it probes the
 //! mount point and unmounts a dead mount: if something else has been mounted there, the probe
-//! succeeds, and that mount stays.
+//! succeeds, and that mount is not unmounted.
 //!
 //! `fusermount3` has such an option as well. It works for root and with `allow_other` only, because
 //! it probes the mount with insufficient rights.

@@ -50,7 +50,7 @@ pub struct Read {
 /// Origin of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOrigin {
-    /// For a caller who bypasses the kernel's cache.
+    /// For a caller that bypasses the kernel's cache.
     Direct,
     /// For pages of the kernel's cache, which are locked until the reply: the reply must not wait
     /// for a notification about the file's data.

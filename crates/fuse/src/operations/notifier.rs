@@ -4,7 +4,7 @@
 //! ends asynchronously) are notified here, before the request is answered.
 //!
 //! A notification about data waits for every page of the range: the kernel holds the lock of a page
-//! from the READ or WRITE that it sends until the reply, and writes back dirty pages, which takes
+//! from the READ or WRITE that it sends until the reply, and writes back dirty pages, which sends
 //! WRITEs. Two rules follow:
 //! - a request that itself holds locked pages
 //!   ([`ReadOrigin::Cache`](crate::operations::ReadOrigin), and all writes but

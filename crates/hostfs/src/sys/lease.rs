@@ -77,8 +77,8 @@ impl<'f> WriteLease<'f> {
 
 impl Drop for WriteLease<'_> {
     fn drop(&mut self) {
-        // Fails only when the kernel has taken the lease away already. A lease of the caller's own
-        // stays.
+        // Fails only when the kernel has taken the lease away already. The caller's own lease is
+        // kept.
         if self.lease != libc::F_WRLCK {
             let _ = fcntl(self.file, libc::F_SETLEASE, self.lease);
         }

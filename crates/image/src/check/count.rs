@@ -1,4 +1,4 @@
-//! A count for each cluster of a file, which takes memory only where something is counted.
+//! A count for each cluster of a file; memory is allocated only for counted regions.
 
 use std::ops::Range;
 

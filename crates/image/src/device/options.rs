@@ -19,7 +19,7 @@ pub struct DeviceOptions {
     /// Whether anything may be changed.
     pub access: ImageAccess,
     /// The format; `None`: by the first bytes. A guest can write those of a raw image, which is
-    /// then taken for another format when it is opened again: give the format wherever it is known.
+    /// then taken for another format when it is opened again: state the format if it is known.
     pub format: Option<Format>,
     /// Treatment of files that the image names.
     pub referenced: ReferencedStores,

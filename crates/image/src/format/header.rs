@@ -249,7 +249,7 @@ impl Header {
         let (extensions, _) = Extensions::parse(&first[length..extensions_end])?;
         let mut later = additional.get(1..).unwrap_or_default().to_vec();
         if version == Version::V3 {
-            // A header without these bytes means zeros, and gets them when it is written.
+            // Missing bytes of a short header are zeros; a rewrite adds them.
             later.resize(later.len().max(ADDITIONAL - 1), 0);
         }
         let header = Self {

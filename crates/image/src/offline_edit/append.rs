@@ -1,8 +1,8 @@
 //! New clusters behind all others.
 //!
 //! In the order of the file: refcount blocks for clusters that none counts yet, a larger refcount
-//! table where the old one is full, tables, data. First planned; then the caller makes their space,
-//! and may give up; then counted, durably.
+//! table where the old one is full, tables, data. First planned; then the caller allocates their
+//! space, and may abort; then counted, durably.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     start: u64,
     /// Refcount blocks that are made.
     blocks: u64,
-    /// Clusters of a new refcount table; 0: the old one stays.
+    /// Clusters of a new refcount table; 0: the old one is kept.
     table: u64,
     /// Offset of the caller's tables.
     pub(super) tables: u64,

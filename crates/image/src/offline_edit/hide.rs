@@ -3,7 +3,7 @@
 //! An unallocated cluster shows the backing file. If that is longer than the disk was, the new part
 //! would show data that the disk never had. Zero clusters are mapped there before the header gets
 //! the new size: a crash leaves the old disk, and table entries past its end that the next growth
-//! clears. Version 2 has no zero clusters, and gets allocated ones.
+//! clears. Version 2 has no zero clusters; allocated clusters of zeros are used instead.
 //!
 //! The length of the backing file is known only if it may be opened. Otherwise the whole new part
 //! is hidden.

@@ -118,7 +118,7 @@ impl Slots {
         self.pool.load(Ordering::Relaxed) != u64::from(self.credits_max)
     }
 
-    /// Waits until no handle is open, and lets none be opened.
+    /// Waits until no handle is open, and blocks new ones.
     pub(super) fn shut(&self) -> HandleBarrier<'_> {
         let barrier = self
             .slots

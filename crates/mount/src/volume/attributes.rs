@@ -66,8 +66,7 @@ impl Volume {
             modified: change.modified.map(engine_time),
             changed: change.changed.map(|time| engine_time(SetTime::To(time))),
             times: match (change.accessed, change.modified, change.changed) {
-                // With the writeback cache the kernel gives its own present as the time of a
-                // change.
+                // With the writeback cache the kernel sets the time of a change from its own clock.
                 (None | Some(SetTime::Now), Some(SetTime::To(_)), Some(_))
                 | (Some(SetTime::Now), Some(SetTime::Now), _) => ext4::Times::Present,
                 _ => ext4::Times::Chosen,

@@ -10,7 +10,7 @@ use extant_fuse::operations::Caller;
 
 const UNLIMITED: u64 = u64::MAX;
 
-/// Whether a caller may do what needs capabilities over files of others.
+/// Whether a caller has capabilities over files of others.
 pub(super) fn is_privileged(caller: Caller) -> bool {
     caller.uid == 0
 }

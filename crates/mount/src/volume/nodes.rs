@@ -243,9 +243,9 @@ impl NodeEntry {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
-    /// Records that the kernel's cache gets data, before the data is read or written. Of a
-    /// concurrent direct write and read for the cache, either the read returns the new data, or the
-    /// write sees that data is cached.
+    /// Records that the kernel will cache data, before the data is read or written. Of a concurrent
+    /// direct write and read for the cache, either the read returns the new data, or the write sees
+    /// that data is cached.
     pub(super) fn note_cached(&self) {
         if !self.is_cached.load(Ordering::Relaxed) {
             self.is_cached.store(true, Ordering::SeqCst);

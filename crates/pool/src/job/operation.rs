@@ -266,7 +266,7 @@ impl Operation {
         }
     }
 
-    /// It makes a file that gets the volume's name in the end.
+    /// It creates a file that is renamed to the volume's name at the end.
     pub(crate) fn makes_volume(&self) -> bool {
         matches!(self, Self::Create(_) | Self::Clone(_) | Self::Upload(_))
     }

@@ -63,7 +63,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// The job takes space, or promises capacity.
+    /// The job allocates space, or promises capacity.
     pub(crate) fn takes_anything(&self) -> bool {
         self.space_bytes > 0 || self.capacity_bytes > self.capacity_before_bytes
     }

@@ -15,7 +15,7 @@ pub(crate) fn copy_name(job: JobId) -> String {
     format!("{job}.copy")
 }
 
-/// The job that the unfinished file `name` is of; `None` for a name that no job gives:
+/// The job that the unfinished file `name` is of; `None` for a name that no job uses:
 /// `12.complete`, and `.12.complete.extant-partial` while it is made.
 pub(crate) fn job_of(name: &str) -> Option<JobId> {
     let (number, _) = name.strip_prefix('.').unwrap_or(name).split_once('.')?;

@@ -19,9 +19,9 @@ use extant_sys::disk;
 
 use super::Admission;
 
-/// Share of the time that requests may be in flight beside others.
+/// Share of the time that requests may be in flight while others use the disk.
 const DUTY: f64 = 0.04;
-/// Share of the disk's bytes that the operation may use beside others.
+/// Share of the disk's throughput that the operation may use while others use the disk.
 const SHARE: f64 = 0.004;
 /// Bytes per second of other I/O that are ignored, as of a log.
 const QUIET_BYTES_PER_SECOND: f64 = 262_144.0;
@@ -36,7 +36,7 @@ const REQUEST_BYTES_UNCONTENDED: u32 = 512 << 10;
 const REQUEST_BYTES_CONTENDED: u32 = 128 << 10;
 /// If every request waits long in a full queue, its size matters less than its wait.
 const REQUEST_BYTES_SATURATED: u32 = 2 << 20;
-/// Longest time without a request: even a disk that never rests gets the work done.
+/// Longest time without a request: the work makes progress even on a disk that is never idle.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The counters of a disk.
@@ -118,7 +118,8 @@ impl ContentionMonitor {
         }
     }
 
-    /// One request at a time has to carry [`SHARE`] of the disk's bytes, however long it takes.
+    /// One request at a time has to carry [`SHARE`] of the disk's bytes, regardless of its
+    /// duration.
     fn request_beside(&self) -> u32 {
         let share = self.disk_rate * SHARE * self.latency.as_secs_f64();
         (share as u32).clamp(REQUEST_BYTES_CONTENDED, REQUEST_BYTES_SATURATED)

@@ -131,7 +131,7 @@ fn context_can_be_used_again_after_a_panic() {
     assert!(matches!(list.results()[..], [Ok(BLOCK)]));
 }
 
-/// Writes of blocks whose numbers come through a pipe, where the end of each puts two more in.
+/// Writes of blocks whose numbers arrive through a pipe; the end of each adds two more.
 struct Fed {
     from: PipeReader,
     to: PipeWriter,

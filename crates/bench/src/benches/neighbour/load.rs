@@ -27,7 +27,7 @@ impl Load {
         }
     }
 
-    /// The unit of what counts.
+    /// The unit of the metric.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Bandwidth => "MiB/s",

@@ -30,7 +30,7 @@ pub(super) struct Memory {
 /// Whether bytes were validated before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// It comes from the disk.
+    /// It was read from the disk.
     Validator,
     /// It is in the cache, perhaps as something else.
     Cached,

@@ -59,7 +59,7 @@ pub(super) enum WriteTarget {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writable {
     InPlace(u64),
-    /// A zeroed cluster takes its place, which reads the same.
+    /// A zeroed cluster replaces it and reads the same.
     Fresh,
     Rewrite,
 }

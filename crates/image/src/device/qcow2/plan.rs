@@ -79,7 +79,7 @@ impl<'s> WriteCursor<'s> {
 
 type Owners = SmallVec<[usize; 2]>;
 
-/// DeviceRequests for one device, in the order in which they came.
+/// DeviceRequests for one device, in the order of arrival.
 #[derive(Default)]
 pub(super) struct DeviceRequests<'s> {
     requests: Vec<Request<'s>>,

@@ -1,7 +1,7 @@
 //! Reads and writes of a batch.
 //!
-//! Mapped clusters, and those that are mapped at once, go to the file as one batch. A cluster that
-//! must be built from earlier contents is written separately (`rewrite.rs`), after that.
+//! Mapped clusters, and those that are mapped at once, are sent to the file as one batch. A cluster
+//! that must be built from earlier contents is written separately (`rewrite.rs`), after that.
 
 use extant_blockdev::{Device, Operation, Persistence, ReadBuffers, Request, WriteBuffers};
 use extant_space::{ByteRange, Result};

@@ -169,7 +169,7 @@ impl Engine {
     /// The last user of the file has closed it.
     pub(super) fn forget(&self, key: FileKey) {
         let file = self.files().remove(&key.handle);
-        // Not under the lock: the last handle of a file that has no name takes its space away.
+        // Not under the lock: dropping the last handle of a file without a name frees its space.
         drop(file);
     }
 
