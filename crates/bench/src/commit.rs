@@ -1,4 +1,4 @@
-//! Which tree is measured.
+//! The measured tree.
 
 use extant_testkit::command::{text, tool};
 use serde::Serialize;

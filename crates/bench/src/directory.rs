@@ -45,7 +45,7 @@ impl RunDirectory {
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -123,7 +123,7 @@ pub struct GoalResult {
     pub wanted: String,
     /// Unit of both.
     pub unit: &'static str,
-    /// Which side is good.
+    /// The good side of a bound.
     pub comparison: Comparison,
     /// `None`: not evaluated.
     pub met: Option<bool>,

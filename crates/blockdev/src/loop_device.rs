@@ -45,7 +45,7 @@ const ZEROES: &[u8] = &[0; 64 << 10];
 /// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
 const ASSIGN_MAX: u64 = 1 << 30;
 
-/// How a file becomes a device.
+/// Options of a device over a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopOptions {
     /// First byte of the file that belongs to the device.

@@ -42,7 +42,7 @@ pub enum Speed {
     OnlyIfFast,
 }
 
-/// How a range becomes zero.
+/// Method of zeroing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zeroing {
     /// The space of the range afterwards.

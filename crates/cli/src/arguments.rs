@@ -9,7 +9,7 @@ use extant_space::ByteSize;
 
 use crate::progress::ProgressArgs;
 
-/// How the disk is used.
+/// Options for the use of the disk.
 #[derive(Args, Clone, Debug)]
 pub struct PaceArgs {
     /// Write at most this much a second, such as 100M or 1GB/s

@@ -21,7 +21,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 /// Maximum delay in handling a signal that arrives just before a wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where a server runs.
+/// Foreground or background of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunMode {
     Foreground,

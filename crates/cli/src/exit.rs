@@ -25,7 +25,7 @@ Exit status (extant fallocate: 0 or 1, as fallocate(1); 130 when cancelled):
   5    this file system cannot do it (copy-on-write among others)
   130  cancelled (Ctrl-C, SIGTERM)";
 
-/// How an error is printed.
+/// Format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// `extant: path: what`

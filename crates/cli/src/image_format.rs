@@ -1,5 +1,5 @@
-//! Which format an image has, for every command: the value of `--format`, otherwise detection from
-//! name and contents (`extant_image::detect`). Refusals say which option settles it.
+//! Format of an image, for every command: the value of `--format`, otherwise detection from name
+//! and contents (`extant_image::detect`). Refusals say which option settles it.
 
 use std::path::Path;
 

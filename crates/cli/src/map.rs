@@ -173,7 +173,7 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
         };
         let longest = match args.image {
             None => longest_name(&args.paths),
-            // Which of them are directories is not known yet.
+            // It is not known yet whether they are directories.
             Some(_) => None,
         };
         // Names of layers are not known yet either.

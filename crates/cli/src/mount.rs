@@ -96,7 +96,7 @@ pub struct MountArgs {
     #[arg(long, short = 'w', conflicts_with = "read_only")]
     pub read_write: bool,
 
-    /// How many threads answer [default: one for each CPU, from 2 to 8]
+    /// Number of worker threads [default: one for each CPU, from 2 to 8]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZero<usize>>,
 

@@ -128,7 +128,7 @@ pub struct Display {
     shows_lines: bool,
     stream: Option<Stream>,
     lines: RefCell<Lines>,
-    /// How long the operation has left the disk to others.
+    /// Time that the operation paused for other users of the disk.
     gave_way: Cell<Duration>,
     /// It has done so since the last update.
     is_giving_way: Cell<bool>,

@@ -113,7 +113,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub chain: bool,
 
-    /// Where data is before a client flushes
+    /// Caching of data before a client flushes
     #[arg(
         long,
         value_name = "WHERE",
@@ -195,7 +195,7 @@ impl Served {
     }
 }
 
-/// Where data is between client and disk.
+/// Caching of data between client and disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Cache {
     /// In the page cache of this machine

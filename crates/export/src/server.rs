@@ -32,7 +32,7 @@ use listener::Listener;
 pub use address::{Address, Scheme};
 pub use listener::BoundSocket;
 
-/// How long aborted connections may wait for requests that the device has.
+/// Longest wait of aborted connections for requests in flight.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 /// Limits on clients.

@@ -47,7 +47,7 @@ pub(crate) struct Groups {
     /// Sums over the descriptors at the last freeze: no operation updates them.
     frozen_free: Mutex<FreeSums>,
     zone: SystemZone,
-    /// How many inodes wait for a commit to be used again.
+    /// Number of inodes that wait for a commit before reuse.
     freed_inodes: AtomicU32,
 }
 

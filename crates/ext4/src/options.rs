@@ -14,7 +14,7 @@ pub struct Options {
     pub replay: Replay,
     /// Reaction to corrupt metadata; by default that of the superblock.
     pub on_error: Option<OnError>,
-    /// How long a change may wait for its commit.
+    /// Longest wait of a change for its commit.
     pub commit_interval: Duration,
     /// Whether the device is informed of blocks that a commit has freed.
     pub discard: Discard,

@@ -22,7 +22,7 @@ pub(crate) struct Claims {
 pub(crate) struct Taken {
     /// The first of them.
     pub(crate) first: PhysicalBlock,
-    /// How many of those claimed.
+    /// Number of claimed ones.
     pub(crate) blocks: u64,
 }
 

@@ -23,7 +23,7 @@ use crate::states::InodeUse;
 
 /// Blocks read at once.
 const CHUNK_BLOCKS: u64 = 64;
-/// Where `..` is in the first block.
+/// Offset of `..` in the first block.
 const DOT_DOT_OFFSET: usize = 12;
 
 /// Bytes of `i_block`.

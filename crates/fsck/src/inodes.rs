@@ -17,7 +17,7 @@ use crate::findings::{FindingKind, Location};
 use crate::mapping::{Shape, walk};
 use crate::states::{InodeState, InodeUse};
 
-/// How much of a table is read at once.
+/// Bytes of a table read at once.
 const CHUNK_BYTES: u32 = 256 << 10;
 /// Number of the inode of bad blocks.
 const BAD_BLOCKS: InodeNumber = InodeNumber(1);

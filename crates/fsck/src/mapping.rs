@@ -23,7 +23,7 @@ pub(crate) struct Run {
     pub(crate) logical: u64,
     /// First block on the device.
     pub(crate) physical: PhysicalBlock,
-    /// How many.
+    /// The number.
     pub(crate) blocks: u64,
     /// Whether they hold data.
     pub(crate) kind: ExtentKind,
@@ -48,7 +48,7 @@ pub(crate) trait Visitor {
     fn fault(&mut self, block: Option<PhysicalBlock>, error: Error);
 }
 
-/// How a file is mapped.
+/// The mapping of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// By a tree with this many levels below the root.
@@ -58,7 +58,7 @@ pub(crate) enum Shape {
     },
     /// By block numbers.
     Blocks {
-        /// Which of the single, double and triple indirect block there is.
+        /// Existence of the single, double and triple indirect block.
         indirect: [bool; 3],
     },
     /// By a tree whose root is wrong.

@@ -18,7 +18,7 @@ use crate::mapping::{Run, find_block};
 pub(crate) struct KnownName {
     hash: u64,
     block: u32,
-    /// Of the record, which begins in the first 64 KiB of its block: all there is.
+    /// Offset of the record, which begins in the first 64 KiB of its block: all there is.
     offset: u16,
     length: u8,
 }

@@ -86,7 +86,7 @@ impl Report {
         self.findings_by_kind.is_empty()
     }
 
-    /// How many things are wrong.
+    /// Number of findings.
     pub fn findings_total(&self) -> u64 {
         self.findings_by_kind.values().sum()
     }

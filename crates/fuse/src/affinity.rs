@@ -37,7 +37,7 @@ pub(crate) fn default_workers() -> NonZero<usize> {
 }
 
 impl WorkerAffinity {
-    /// Moves the calling thread to its CPU. Where that is not allowed it remains where it is.
+    /// Moves the calling thread to its CPU. If that is not permitted, it is not moved.
     pub(crate) fn apply(self, cpu: WorkerCpu) {
         let Self::OnePerCpu = self else { return };
         match cpu {

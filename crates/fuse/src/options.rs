@@ -30,7 +30,7 @@ pub struct MountOptions {
     pub auto_unmount: AutoUnmount,
     /// Maximum length of a read, in bytes (`max_read=`).
     pub read_length_max: Option<NonZero<u32>>,
-    /// Where written data is cached (`writeback`, `no_writeback`).
+    /// Caching of written data (`writeback`, `no_writeback`).
     pub write_cache: WriteCache,
     /// Whether requests arrive through io_uring (`io_uring`, `no_io_uring`).
     pub io_uring: IoUring,
@@ -72,7 +72,7 @@ pub enum AutoUnmount {
     On,
 }
 
-/// Where written data is cached until it reaches the server.
+/// Caching of written data before it reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
     /// Nowhere: a write ends when the server has it.

@@ -34,7 +34,7 @@ use crate::transport::{Transport, is_offered, not_offered};
 
 /// Buffer of the first request, in bytes.
 const INIT_BUFFER_LENGTH: usize = 8192;
-/// How long a failed session waits for workers that may hang.
+/// Longest wait of a failed session for workers that may hang.
 const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unmount retries while files are in use: the kernel releases closed files
 /// asynchronously.

@@ -62,7 +62,7 @@ pub fn queue_count() -> io::Result<u16> {
     count_cpus(possible.trim()).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// How many CPUs a list like `0-3,8` names.
+/// Number of CPUs in a list like `0-3,8`.
 fn count_cpus(list: &str) -> Option<u16> {
     list.split(',').try_fold(0_u16, |count, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,9 +1,9 @@
 //! Allocation passed down to every layer below a file of the running system.
 //!
-//! `fallocate(2)` reserves space in one file system. Where that is on a loop device, the file below
-//! stays sparse: each first write allocates there again, in the order of the writes. [`assign`]
-//! allocates the holes of the file, then the places of its extents in the file below, and so on
-//! down to a disk. It writes no data, may be repeated, and may run beside writers.
+//! `fallocate(2)` reserves space in one file system. On a loop device the file below stays sparse:
+//! each first write allocates there again, in the order of the writes. [`assign`] allocates the
+//! holes of the file, then the places of its extents in the file below, and so on down to a disk.
+//! It writes no data, may be repeated, and may run beside writers.
 //!
 //! Known layers: [`extant_sys::stack`]. A file above others is refused by name before anything is
 //! changed.
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::file::{Access, HostFile};
 
-/// How far down space is made.
+/// Lowest layer in which space is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
     /// In the file.

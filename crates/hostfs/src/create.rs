@@ -69,7 +69,7 @@ pub struct CreateOptions {
     pub mode: Option<u32>,
     /// Durability on return.
     pub durable: Durable,
-    /// How far down the space is made.
+    /// Lowest layer in which the space is written.
     pub reach: Reach,
 }
 
@@ -125,13 +125,13 @@ pub struct CreateReport {
     pub size_bytes: u64,
     /// The number of allocated first bytes.
     pub allocation_bytes: u64,
-    /// In which way.
+    /// The method.
     pub preallocation: Preallocation,
     /// Bytes of zeros written in this run, by the kernel or by us.
     pub written_bytes: u64,
     /// Bytes that an earlier run had written.
     pub resumed_bytes: u64,
-    /// How space was written; `None` where nothing had to be.
+    /// Method of writing space; `None` where nothing had to be.
     pub plan: Option<Plan>,
     /// How the result was verified.
     pub verified: Verified,
@@ -139,7 +139,7 @@ pub struct CreateReport {
     pub layers: Vec<LayerStates>,
     /// Figures of the extent map.
     pub map: MapSummary,
-    /// Where the map was read.
+    /// Source of the map.
     pub map_source: MapSource,
     /// Things the user should know, one line each.
     pub notes: Vec<String>,

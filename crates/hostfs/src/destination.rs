@@ -15,7 +15,7 @@ use crate::file;
 use crate::filesystem::parent_of;
 use crate::swap;
 
-/// Of the file while space is made, and while it is filled: of one length.
+/// Names of the file while space is written, and while it is filled: of one length.
 const PARTIAL: &str = ".extant-partial";
 const FILLING: &str = ".extant-filling";
 /// Longest name of a file on every file system of Linux that matters, bytes.

@@ -51,7 +51,7 @@ pub enum SpanKind {
 pub struct Span {
     /// State of the span.
     pub kind: SpanKind,
-    /// Which bytes.
+    /// The bytes.
     pub range: ByteRange,
 }
 

@@ -16,11 +16,11 @@ use crate::filesystem::{FileSystem, LeaseReach};
 use crate::holders;
 use crate::sys::lease::WriteLease;
 
-/// How long to wait for a process that has the file open: a new process holds the descriptors of
-/// its parent for a moment, and an indexer opens files briefly.
+/// Longest wait for a process that has the file open: a new process holds the descriptors of its
+/// parent for a moment, and an indexer opens files briefly.
 const LEASE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How other writers are kept out.
+/// Exclusion of other writers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusion {
     /// By a write lease: refused when another process has the file open or another machine can

@@ -28,13 +28,13 @@ use crate::swap;
 pub struct MaterializeOptions {
     /// The bytes to materialize; `None`: the whole file. Cut at the end of the file.
     pub range: Option<ByteRange>,
-    /// How other writers are kept out.
+    /// Exclusion of other writers.
     pub exclusion: Exclusion,
     /// Treatment of shared extents.
     pub shared: Shared,
     /// How the disk is used.
     pub pace: Pace,
-    /// How far down.
+    /// Lowest layer.
     pub reach: Reach,
 }
 

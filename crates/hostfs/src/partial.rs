@@ -34,11 +34,11 @@ use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
 use crate::mark;
 
-/// Of the file until it has its name.
+/// Permissions of the file until it has its name.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Read at once.
 const READ_BYTES: usize = 1 << 20;
-/// How long a file may seem busy after the process that worked on it was killed.
+/// Longest time that a file is busy after its process was killed.
 const LAST_WRITES_TIMEOUT: Duration = Duration::from_millis(500);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 

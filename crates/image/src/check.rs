@@ -54,9 +54,9 @@ struct Check<'a> {
     image: &'a Qcow2,
     geometry: Geometry,
     file_bytes: u64,
-    /// How often each cluster is used.
+    /// Use count of each cluster.
     uses: Counts,
-    /// How often each cluster is used as an L2 table.
+    /// Use count of each cluster as an L2 table.
     tables: Counts,
     report: CheckReport,
     control: Control<'a>,

@@ -23,7 +23,7 @@ const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// An image file, open for changes.
 pub struct ImageFile {
     file: Arc<dyn SpaceFile>,
-    /// Of a file of the host.
+    /// For a host file.
     path: Option<PathBuf>,
     pace: Pace,
     shared: Shared,

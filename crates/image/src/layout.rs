@@ -16,7 +16,7 @@ pub(crate) const DATA_ALIGNMENT: u64 = 4096;
 const L1_BYTES_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 
-/// Which of the guest's clusters are allocated in the file.
+/// The guest's clusters that are allocated in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// None: there are no L2 tables.

@@ -1,4 +1,4 @@
-//! How large an image's file would be.
+//! Size of an image's file before its creation.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -150,7 +150,7 @@ pub struct ImageOptions {
     pub format: Format,
     /// Size of the guest's disk, bytes.
     pub virtual_bytes: u64,
-    /// How much of it is allocated.
+    /// The allocated part.
     pub preallocation: Preallocation,
     /// Only the first bytes, in this number; `None`: all.
     pub allocation_bytes: Option<u64>,

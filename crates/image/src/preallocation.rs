@@ -5,7 +5,7 @@ use std::fmt;
 use extant_space::{Error, ErrorKind, Preallocation as Space, Result};
 use serde::{Deserialize, Serialize};
 
-/// How much of a new image is allocated, by QEMU's names.
+/// Preallocation modes of a new image, by QEMU's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preallocation {

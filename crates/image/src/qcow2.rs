@@ -11,7 +11,7 @@ use extant_space::{ByteRange, CancelToken, Result, SpaceFile};
 use crate::compressed;
 use crate::format::{CompressedPlace, Header, L1Entry, L2Entry, Mapping};
 
-/// Of an L2 table, read at once.
+/// Bytes of an L2 table read at once.
 const TABLE_PIECE_ENTRIES: u64 = 64 << 10;
 
 /// A qcow2 file and its L1 table.

@@ -12,7 +12,7 @@ use crate::preallocation::Preallocation;
 /// Whole sectors of qcow2.
 const SECTOR_BYTES: u64 = 512;
 
-/// How [`resize`] works.
+/// Options of [`resize`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResizeOptions {
     /// The space of the new part; `None`: the mode that the image is in.

@@ -51,7 +51,7 @@ impl InPlace {
         })
     }
 
-    /// How many blocks a transaction may change.
+    /// Most blocks that a transaction may change.
     pub(crate) fn transaction_blocks_max(&self) -> u32 {
         TRANSACTION_BYTES_MAX / self.block_bytes
     }

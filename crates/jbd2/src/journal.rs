@@ -42,7 +42,7 @@ const CRC32C: u8 = 4;
 pub struct LogFormat {
     /// The kind of checksums.
     pub checksums: Checksums,
-    /// How wide numbers of blocks are.
+    /// Width of block numbers.
     pub block_numbers: BlockNumbers,
 }
 
@@ -180,7 +180,7 @@ impl Journal {
         Some(self.table.get(block)?.contents)
     }
 
-    /// How many blocks a transaction may change or revoke. [`commit`](Self::commit) takes more, as
+    /// Most blocks that a transaction may change or revoke. [`commit`](Self::commit) takes more, as
     /// long as the log has the space.
     pub fn transaction_blocks_max(&self) -> u32 {
         self.transaction_blocks_max
@@ -355,7 +355,7 @@ impl Journal {
         self.stop_on_error(&state, emptied)
     }
 
-    /// How full the log is.
+    /// Usage of the log.
     pub fn log_use(&self) -> LogUse {
         let state = lock(&self.state);
         LogUse {

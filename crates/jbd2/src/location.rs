@@ -89,7 +89,7 @@ impl JournalLocation {
         self.block_bytes
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }

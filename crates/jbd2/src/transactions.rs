@@ -121,12 +121,12 @@ impl<C: Client + ?Sized> Client for Arc<C> {
     }
 }
 
-/// How transactions are to be committed.
+/// Options of commits.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionOptions {
     /// Maximum time of a change without a commit.
     pub interval: Duration,
-    /// How many slots the threads are spread over; `None`: by the number of processors.
+    /// Number of slots for the threads; `None`: by the number of processors.
     pub slots: Option<usize>,
     /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`], without a journal 32
     /// MiB. A client may give more when it counts parts of one block each; that what it freezes has

@@ -37,10 +37,10 @@ pub struct VolumeXml {
     pub format: Format,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
-    /// The first bytes that are to be real; `None`: all, as for libvirt. Of an image, the size of
-    /// the described file counts its metadata as well.
+    /// The first bytes that are to be real; `None`: all, as for libvirt. The described file size of
+    /// an image includes its metadata.
     pub allocation_bytes: Option<u64>,
-    /// In which way, where the description is one of ours.
+    /// The mode, if the description is one of ours.
     pub preallocation: Option<Preallocation>,
     /// Options of qcow2.
     pub qcow2: Option<Qcow2Options>,

@@ -102,7 +102,7 @@ impl Allocator {
         self.shared.free.sum() + self.window_blocks()
     }
 
-    /// Of the free blocks, those in windows.
+    /// The free blocks in windows.
     pub fn window_blocks(&self) -> u64 {
         self.shared.counters.window_blocks()
     }

@@ -75,7 +75,7 @@ pub struct VolumeOptions {
     pub access_times: AccessTimes,
     /// Mapping of owners between programs and the image.
     pub owners: Owners,
-    /// Where written data is cached; the kernel's cache may hold dirty data.
+    /// Caching of written data; the kernel's cache may hold dirty data.
     pub write_cache: WriteCache,
     /// When changes of names are durable.
     pub names: NameDurability,

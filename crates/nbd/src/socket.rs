@@ -15,7 +15,7 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Most buffers of one `sendmsg` (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
 
-/// How long a read waits for the first byte.
+/// Longest wait of a read for the first byte.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
     /// Not at all: `WouldBlock`.

@@ -253,7 +253,7 @@ impl Definitions {
         })
     }
 
-    /// Where they are.
+    /// Their directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -74,9 +74,9 @@ pub struct PoolInfo {
     pub name: Option<PoolName>,
     /// The kind of its storage.
     pub kind: PoolKind,
-    /// Where they are.
+    /// Their location.
     pub path: String,
-    /// In which directory inside of that, where it is an image.
+    /// The directory inside of that, for an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
     /// Its limits.

@@ -43,7 +43,7 @@ pub(crate) struct FileStat {
     pub(crate) size_bytes: u64,
     /// On the file system.
     pub(crate) allocated_bytes: u64,
-    /// Of a block of the file system.
+    /// Bytes of a block of the file system.
     pub(crate) block_bytes: u64,
     /// Permissions: the lowest 12 bits of the mode.
     pub(crate) mode: u32,

@@ -42,7 +42,7 @@ pub struct NewFile<'a> {
     pub contents: Option<&'a ContentWriter<'a>>,
     /// Called before the first byte of contents is written.
     pub before_contents: &'a dyn Fn() -> Result<()>,
-    /// Where the map hides unwritten space: how many of the first bytes an interrupted run has
+    /// If the map does not show unwritten space: how many of the first bytes an interrupted run has
     /// written, as the file's size shows.
     pub resumed_bytes: u64,
 }

@@ -14,7 +14,7 @@ const CHECK_INTERVAL_EXTENTS: u64 = 1024;
 pub struct Provisioner<'a> {
     /// The file. The caller excludes other writers.
     pub file: &'a dyn SpaceFile,
-    /// The bytes that get space. Of a file that is to keep its size, bytes inside it.
+    /// The bytes that get space. Bytes inside a file that keeps its size.
     pub range: ByteRange,
     /// How the disk is used.
     pub pace: &'a Pace,

@@ -100,9 +100,9 @@ pub trait SpaceFile: Send + Sync {
         false
     }
 
-    /// Where `range` is written in this file and a hole or unwritten in a layer below, makes it
-    /// written there too; data stays. Returns the bytes zeroed for that, which are durable after
-    /// the next sync. Does nothing unless the file [`writes_through`](Self::writes_through).
+    /// Makes the parts of `range` that are written in this file but hole or unwritten in a layer
+    /// below written there too; data stays. Returns the bytes zeroed for that, which are durable
+    /// after the next sync. Does nothing unless the file [`writes_through`](Self::writes_through).
     fn write_through(&self, range: ByteRange) -> Result<u64> {
         let _ = range;
         Ok(0)

@@ -14,7 +14,7 @@
 //! run the allocator could give out at all, which on ext4 is a flex group. The
 //! excess over it, as a percentage of the allocated blocks, counts eight points
 //! per percent up to ten percent, and from there 80 points plus a fifth of the
-//! percentage. Of many files, excess and blocks are summed first.
+//! percentage. For many files, excess and blocks are summed first.
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};

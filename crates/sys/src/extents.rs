@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::fiemap::{self, Batch, Flush};
 use crate::mounted;
 
-/// Which interface the map of a file was read through.
+/// The interface through which the map of a file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MapSource {

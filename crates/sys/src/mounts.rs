@@ -22,7 +22,7 @@ pub struct Mount {
     id: u64,
     /// Device number of its files (`st_dev`), on most file systems.
     pub device: u64,
-    /// Where it is.
+    /// Its mount point.
     pub point: PathBuf,
     /// Options of the mount and of the file system, in mount(8)'s order.
     pub options: Vec<String>,

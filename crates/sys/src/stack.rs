@@ -35,7 +35,7 @@ pub struct StackLayer {
     shift_bytes: u64,
 }
 
-/// Where the known layers end.
+/// End of the known layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bottom {
     /// At a disk.

@@ -1,8 +1,8 @@
 //! util-linux's `fallocate` as of 2.42, the first with `--write-zeroes`.
 //!
-//! Where the distribution has an older one, the packages of Debian's unstable suite are
-//! unpacked into a directory ([`lab`]) and the program is run by their own loader, so that
-//! neither apt nor the C library of the machine changes.
+//! If the distribution has an older one, the packages of Debian's unstable suite are unpacked into
+//! a directory ([`lab`]) and the program is run by their own loader, so that neither apt nor the C
+//! library of the machine changes.
 
 use std::process::Command;
 

@@ -195,7 +195,7 @@ impl Scratch {
         }
     }
 
-    /// Which one it is.
+    /// Its kind.
     pub fn filesystem(&self) -> Filesystem {
         self.filesystem
     }

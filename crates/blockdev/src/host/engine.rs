@@ -1,4 +1,4 @@
-//! How the calls of a batch reach the kernel.
+//! Submission of the calls of a batch to the kernel.
 //!
 //! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each
 //! other. A batch of one read, write or flush is a plain call, which costs no more than a ring's

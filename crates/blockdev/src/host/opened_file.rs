@@ -36,7 +36,7 @@ pub(super) struct OpenedFile {
     pub(super) file: File,
     pub(super) kind: FileKind,
     pub(super) metadata: Metadata,
-    /// How direct I/O must be aligned; `None` through the page cache.
+    /// Alignment of direct I/O; `None` through the page cache.
     pub(super) direct: Option<DirectIo>,
 }
 

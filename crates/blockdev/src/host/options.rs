@@ -1,4 +1,4 @@
-//! How a host file or disk is opened.
+//! Options for opening a host file or disk.
 
 /// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
 const ASSIGN_MAX: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Which syncs made data durable, when several run at a time.
+//! Success of concurrent syncs.
 //!
 //! The kernel reports a failed write-back once for each open file: of two syncs that overlap, one
 //! gets the error and the other one succeeds, though the lost data may be the data that it covers.

@@ -19,7 +19,7 @@ use crate::MemoryDevice;
 /// More units at stake than this are always sampled.
 const EXHAUSTIVE_UNITS_MAX: u64 = 64;
 
-/// Which crash states are made.
+/// Selection of crash states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashOptions {
     /// Everything random follows from it.
@@ -66,7 +66,7 @@ impl CrashState {
         self.mark.as_deref()
     }
 
-    /// Which of the states of this position.
+    /// Index of the state at this position.
     pub fn index(&self) -> u64 {
         self.index
     }

@@ -30,7 +30,7 @@ pub enum Event {
     },
     /// A batch with changes or flushes completed: the caller may rely on it.
     Completed {
-        /// Which call of `submit`.
+        /// Number of the call of `submit`.
         batch: u64,
     },
     /// A remark of the test.

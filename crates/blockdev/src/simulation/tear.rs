@@ -1,4 +1,4 @@
-//! Which parts of a torn write are kept.
+//! The parts of a torn write that are kept.
 
 use extant_space::ByteRange;
 use fastrand::Rng;
@@ -29,7 +29,7 @@ pub(super) fn torn(range: ByteRange, unit: u64, random: &mut Rng) -> Vec<ByteRan
     }
 }
 
-/// How many `unit`s `range` touches.
+/// The number of `unit`s in `range`.
 pub(super) fn units(range: ByteRange, unit: u64) -> u64 {
     if range.is_empty() {
         0

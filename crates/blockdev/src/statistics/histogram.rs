@@ -23,7 +23,7 @@ pub(super) struct Recorder {
     sum: AtomicU64,
 }
 
-/// How often which values occurred, to within 1/16 of the value.
+/// Counts of values, to within 1/16 of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,

@@ -17,7 +17,7 @@ pub fn directory() -> PathBuf {
     directory
 }
 
-/// Of this crate.
+/// The directory of this crate.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,4 +1,4 @@
-//! Which operation the options ask for.
+//! The operation requested by the options.
 //!
 //! Operations exclude each other, and some exclude `--keep-size`. `--report-holes` is accepted with
 //! every option and disables all other operations, as in the original.

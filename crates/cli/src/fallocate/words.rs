@@ -30,7 +30,7 @@ impl fmt::Display for Human {
 
 /// `3 holes, 19.5 KiB (20000 bytes, 50.00% of the file)`.
 pub struct Share {
-    /// How many.
+    /// The number.
     pub count: u64,
     /// Bytes in all of them.
     pub bytes: u64,

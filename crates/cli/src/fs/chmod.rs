@@ -33,7 +33,7 @@ pub struct ChmodArgs {
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 
-    /// Of everything below as well; symbolic links are left alone
+    /// Change everything below as well; symbolic links are not changed
     #[arg(long, short = 'R')]
     pub recursive: bool,
 }
@@ -62,7 +62,7 @@ pub struct ChownArgs {
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
-    /// Of a symbolic link itself
+    /// Change a symbolic link itself
     #[arg(long)]
     pub no_dereference: bool,
 }

@@ -77,7 +77,7 @@ impl Tally {
     }
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 pub(super) struct Meter<'a> {
     control: Control<'a>,
     total_bytes: u64,

@@ -26,7 +26,7 @@ pub struct TreeArgs {
     /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
-    /// Where to begin
+    /// The directory to begin at
     #[arg(default_value = "/")]
     pub path: PathBuf,
 

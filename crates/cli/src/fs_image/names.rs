@@ -26,7 +26,7 @@ pub fn last(path: &[u8]) -> &[u8] {
     &trimmed[start.map_or(0, |slash| slash + 1)..]
 }
 
-/// How names are written.
+/// Output of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
     /// Byte by byte, for programs.

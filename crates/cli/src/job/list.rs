@@ -15,7 +15,7 @@ use crate::table::Table;
 
 /// List the jobs of a pool, or of all, the oldest first.
 ///
-/// Of the jobs that have ended a pool remembers the newest 64.
+/// A pool keeps the newest 64 of the ended jobs.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -136,7 +136,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// How far a job is: `write 42%`.
+/// Progress of a job: `write 42%`.
 pub(super) fn done(job: &JobStatus) -> String {
     match job.progress {
         Some(progress) if progress.phase != Phase::Wait && progress.total_bytes > 0 => {

@@ -1,7 +1,7 @@
 //! One cell of a file map at the resolution of a picture.
 //!
 //! A cell holds its bytes by state, the number of fragments that begin in it, and its ranges on the
-//! device. Of more than [`PLACES_MAX`] ranges the nearest two are merged.
+//! device. With more than [`PLACES_MAX`] ranges the nearest two are merged.
 
 use extant_space::{ByteRange, Extent};
 

@@ -51,7 +51,7 @@ pub(super) struct Picture {
     pub(super) background: Color,
     pub(super) rects: Vec<Rect>,
     pub(super) labels: Vec<Label>,
-    /// Where each file's bar is, for tests and for links in the SVG.
+    /// Position of each file's bar, for tests and for links in the SVG.
     pub(super) bars: Vec<Rect>,
 }
 

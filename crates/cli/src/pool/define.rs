@@ -76,7 +76,7 @@ pub struct DefineArgs {
     #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
-    /// How many jobs run at a time
+    /// Most jobs that run at a time
     #[arg(long, value_name = "N", default_value = "4")]
     pub jobs: NonZeroU32,
 

@@ -1,4 +1,4 @@
-//! How a pool is named on the command line.
+//! Names of pools on the command line.
 
 use std::fs;
 use std::io::IsTerminal;

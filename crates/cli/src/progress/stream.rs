@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 /// For the last line. A reader with room receives it at once; a reader without room has had a full
 /// buffer for long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a listener may have too many connections before it.
+/// Longest wait for a listener with a full backlog.
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A way to the other program.

@@ -24,7 +24,7 @@ use crate::background::{self, RunMode};
 use crate::log::Log;
 use crate::print;
 
-/// How long clients have to take their replies at the end.
+/// Time for clients to receive their replies at the end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Serves until a signal arrives.

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use extant_testkit::newer;
 
-/// Which program runs.
+/// The program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// util-linux.

@@ -60,7 +60,7 @@ struct Session<'a> {
     user: Option<u32>,
     /// Runs before the commands of the page.
     prelude: String,
-    /// In which the session begins.
+    /// The directory in which the session begins.
     directory: &'a Path,
 }
 

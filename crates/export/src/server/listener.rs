@@ -24,7 +24,7 @@ use extant_nbd::socket::Socket;
 /// Delay after a failed `accept`, mostly without free descriptors or memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How long to wait for a killed server that still has its socket.
+/// Longest wait for a killed server that still has its socket.
 const OLD_SERVER_TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

@@ -43,7 +43,7 @@ pub(super) enum Descriptors {
     Many,
 }
 
-/// Which contexts a client requests.
+/// The contexts that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
     All,

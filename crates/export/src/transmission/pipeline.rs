@@ -69,7 +69,7 @@ pub(super) struct Pipeline<'p, 'g, 's> {
     is_reply_due: bool,
     /// Transfers started since nothing was in flight.
     started: usize,
-    /// How often in a row that was one.
+    /// Number of consecutive batches of one request.
     single_requests: u32,
     /// The stream accepts no further request.
     is_draining: bool,

@@ -29,7 +29,7 @@ const COPIED_BYTES_MAX: usize = 32 << 10;
 /// changes.
 const CHECKS_SKIPPED: u32 = 15;
 
-/// How input became available.
+/// Source of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// The socket had input.

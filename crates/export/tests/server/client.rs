@@ -58,7 +58,7 @@ pub struct Chunk {
     pub kind: Option<u16>,
     pub cookie: u64,
     pub is_last: bool,
-    /// Of a simple reply or an error chunk; 0 for none.
+    /// Error number of a simple reply or an error chunk; 0 for none.
     pub error: u32,
     pub payload: Vec<u8>,
 }

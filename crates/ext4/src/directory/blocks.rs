@@ -18,7 +18,7 @@ use super::{Directory, DirectoryContext, Shape};
 
 /// The blocks of one directory, to be read.
 pub(crate) trait DirectoryBlocks {
-    /// How many: the size of the directory in blocks.
+    /// Number: the size of the directory in blocks.
     fn blocks(&self) -> u32;
 
     /// A whole block. `judge` validates bytes read from the disk; its error is returned. A hole

@@ -9,7 +9,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use crate::inode_cell::foreign;
 
-/// How the names of a directory are arranged.
+/// Layout of the names of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Block after block.
@@ -18,7 +18,7 @@ pub(crate) enum Shape {
     Tree,
 }
 
-/// How the file system has its trees (`dir_index`).
+/// Parameters of hash trees (`dir_index`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TreeRules {
     /// The function of new trees; its sign is that of all trees.
@@ -32,7 +32,7 @@ pub(crate) struct TreeRules {
 /// The properties of file system and inode that a directory needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryContext {
-    /// How blocks look.
+    /// Format of the blocks.
     pub(crate) format: DirectoryFormat,
     /// The checksum seed of the directory's inode.
     pub(crate) seed: Option<InodeSeed>,

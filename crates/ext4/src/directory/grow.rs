@@ -1,4 +1,4 @@
-//! How a tree grows: planted in a full linear directory, leaves and nodes split, a level added.
+//! Growth of a tree: planted in a full linear directory, leaves and nodes split, a level added.
 //!
 //! Model: each function here is one step. It first reads all blocks, then appends one block, fills
 //! it, makes the tree refer to it, and last removes the moved entries from the old block. If no

@@ -37,7 +37,7 @@ const KEPT_MAX: usize = if cfg!(test) { 50 } else { 4096 };
 /// Position to continue from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct After<'a> {
-    /// Of the last name that was seen; 0 at the start.
+    /// Position of the last name that was returned; 0 at the start.
     pub(crate) cookie: u64,
     /// That name. Without it, names with the same cookie count as seen.
     pub(crate) name: Option<&'a [u8]>,

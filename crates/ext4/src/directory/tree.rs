@@ -37,7 +37,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// By which the tree is sorted.
+    /// Sort key of the tree.
     pub(super) fn hash(&self, name: &[u8]) -> NameHash {
         name_hash(name, self.version, self.rules.seed)
     }

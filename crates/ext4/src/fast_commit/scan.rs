@@ -64,7 +64,7 @@ impl Commits {
         }))
     }
 
-    /// How many blocks of the journal they take.
+    /// Number of journal blocks that they occupy.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
     }

@@ -1,4 +1,4 @@
-//! Which blocks were assigned on the device since the file system was opened.
+//! The blocks assigned on the device since the file system was opened.
 //!
 //! Repeating the request would change nothing, and costs a call: short-lived files reuse the same
 //! blocks. Blocks missing here may be assigned all the same.

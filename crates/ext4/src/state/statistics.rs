@@ -7,7 +7,7 @@ use extant_ondisk::ext4::superblock::JournalPlace;
 use super::FsState;
 use crate::sync::{lock, read};
 
-/// How full a file system is, as of now.
+/// Present usage of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes of a block.

@@ -276,8 +276,8 @@ fn is_removable(leaf: &Level<'_>) -> bool {
     !leaf.is_root() && leaf.node().is_empty()
 }
 
-/// How many entries stay in a node of `count` entries and `room`, when those of `range` become
-/// `new`.
+/// Number of entries that remain in a node of `count` entries and `room`, when those of `range`
+/// become `new`.
 fn split_at(count: usize, range: &Range<usize>, new: usize, room: usize) -> usize {
     let total = count - range.len() + new;
     match range {

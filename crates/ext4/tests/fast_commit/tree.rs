@@ -20,7 +20,7 @@ pub struct Seen {
     pub permissions: u16,
     pub links: u16,
     pub size: u64,
-    /// Of a file its bytes, of a symbolic link its target.
+    /// The bytes of a file, the target of a symbolic link.
     pub content: Vec<u8>,
     /// Start, end and state of an extent that is no hole.
     pub extents: Vec<(u64, u64, ExtentState)>,

@@ -33,7 +33,7 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub meta: Meta,
-    /// Of a directory.
+    /// The entries of a directory.
     pub children: BTreeMap<String, Id>,
     /// Those of written extents that are not all zeros, by number.
     pub sectors: BTreeMap<u64, Sector>,

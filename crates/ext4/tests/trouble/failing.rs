@@ -57,7 +57,7 @@ fn assert_is_told(error: &extant_space::Error, what: &str) {
         ErrorKind::NotEmpty,
         ErrorKind::InvalidArgument,
         ErrorKind::NoAttribute,
-        // Of a block map: all but holes.
+        // For a block map: all but holes.
         ErrorKind::Unsupported,
     ];
     let text = error.to_string();

@@ -56,7 +56,7 @@ fn no_space_at_any_block_is_returned_and_leaves_a_valid_file_system() {
                     ErrorKind::NotFound,
                     ErrorKind::InvalidArgument,
                     ErrorKind::NotEmpty,
-                    // Of a block map: all but holes.
+                    // For a block map: all but holes.
                     ErrorKind::Unsupported,
                 ];
                 let is_right =

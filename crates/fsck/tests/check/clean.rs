@@ -125,7 +125,7 @@ fn populated_images_of_all_formats_are_clean_with_the_counts_of_e2fsck() {
     }
 }
 
-/// Where more than 65000 were counted once, the kernel leaves it at 1.
+/// After more than 65000 links, the kernel leaves the count at 1.
 #[test]
 fn directory_with_a_tree_may_leave_its_links_uncounted() {
     require!(

@@ -1,7 +1,7 @@
 //! The consistency check compared with e2fsck: the two must agree, on whole images and on broken
 //! ones.
 //!
-//! Where they do not, the difference is named here with its reason (`flips.rs`).
+//! Differences are listed with their reasons (`flips.rs`).
 
 mod clean;
 mod damage;

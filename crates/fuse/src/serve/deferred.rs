@@ -44,7 +44,7 @@ struct DeferredState {
 #[derive(Debug)]
 pub(crate) struct Permit<'a>(&'a Deferred);
 
-/// Which thread sends queued notifications.
+/// The thread that sends queued notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A thread that runs already.

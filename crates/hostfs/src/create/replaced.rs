@@ -17,7 +17,8 @@ use rustix::io::Errno;
 use crate::destination::Destination;
 use crate::file::HostFile;
 
-/// Of the contents, which are new: privileges granted to them, and proofs that they are unchanged.
+/// Attributes of the old contents, which the new file does not have: privileges granted to them,
+/// and proofs that they are unchanged.
 const OF_CONTENTS: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Largest value and largest list of names in Linux.

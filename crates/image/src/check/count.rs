@@ -42,7 +42,7 @@ impl Counts {
         counts.is_some_and(|counts| counts.iter().any(|&count| count != 0))
     }
 
-    /// How many clusters were counted.
+    /// Number of counted clusters.
     pub(super) fn nonzero(&self) -> u64 {
         self.0.iter().filter(|&&count| count != 0).count() as u64
     }

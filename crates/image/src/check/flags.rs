@@ -8,7 +8,7 @@ use crate::qcow2::{Qcow2, read_table};
 
 impl Check<'_> {
     /// Sets the copied flags as `is_one` says of the refcount of a cluster; `None` leaves them
-    /// unchanged. How many were changed; durable on return.
+    /// unchanged. Number of changed ones; durable on return.
     pub(super) fn write_flags(&self, is_one: &dyn Fn(u64) -> Option<bool>) -> Result<u64> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits();

@@ -61,7 +61,7 @@ fn unrepaired(detail: String) -> Error {
 /// The counts as they will be.
 struct Wanted<'c> {
     uses: &'c super::Counts,
-    /// Of the refcount blocks, by index; those that are made as well.
+    /// Offsets of the refcount blocks, by index; those that are made as well.
     blocks: Vec<u64>,
     /// Clusters behind all that are in use: new blocks, then a new table.
     made: Range<u64>,

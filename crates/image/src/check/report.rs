@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingKind {
@@ -17,7 +17,7 @@ pub enum FindingKind {
 /// One error in the image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub kind: FindingKind,
     /// Description and location.
     pub detail: String,

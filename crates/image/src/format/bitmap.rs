@@ -36,7 +36,7 @@ impl RawBitmaps {
 }
 
 impl RawBitmap {
-    /// Of a table, as in QEMU.
+    /// Limit of a table, as in QEMU.
     pub(crate) const TABLE_ENTRIES_MAX: u32 = 32 << 20;
     /// It was not saved by its last user and is invalid.
     pub(crate) const IN_USE: u32 = 1;

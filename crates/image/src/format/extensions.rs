@@ -40,7 +40,7 @@ pub struct Extension {
 pub struct FeatureName {
     /// 0: incompatible, 1: compatible, 2: autoclear.
     pub kind: u8,
-    /// Which bit of the set.
+    /// Number of the bit in the set.
     pub bit: u8,
     /// Its name.
     pub name: String,

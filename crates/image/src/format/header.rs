@@ -83,7 +83,7 @@ impl Version {
     }
 }
 
-/// How clusters are compressed.
+/// Compression type of clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -107,7 +107,7 @@ impl Compression {
 /// Location of the snapshot table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotTable {
-    /// How many there are.
+    /// Their number.
     pub count: u32,
     /// Offset of the snapshot table.
     pub offset: u64,
@@ -138,7 +138,7 @@ pub struct Header {
     pub compatible: Compatible,
     /// Features that programs clear if they do not know them.
     pub autoclear: Autoclear,
-    /// How clusters are compressed.
+    /// Compression type of clusters.
     pub compression: Compression,
     /// The name of the backing file.
     pub backing_file: Option<PathBuf>,

@@ -29,8 +29,7 @@ on_disk! {
     }
 }
 
-/// Where the extra data has the count of instructions, which all bits stand for where they were not
-/// counted.
+/// Offset of the instruction count in the extra data; all bits set mean not counted.
 const INSTRUCTIONS: usize = size_of::<RawSnapshotExtra>();
 /// QEMU's limits.
 const EXTRA_MAX: u32 = 1024;

@@ -19,7 +19,7 @@ use crate::qcow2::Run;
 pub struct ImageExtent {
     /// The guest's bytes.
     pub guest: ByteRange,
-    /// How many layers down they are.
+    /// Number of layers above them.
     pub depth: u32,
     /// Some layer defines them; else they are zeros because none does.
     pub is_present: bool,

@@ -1,4 +1,4 @@
-//! How large the file is when all of the disk has a place.
+//! Size of the file with the whole disk mapped.
 
 use std::sync::Arc;
 

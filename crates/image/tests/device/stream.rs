@@ -23,7 +23,7 @@ const TAGS: usize = 48;
 const SECTOR: usize = 512;
 const TRANSFER_MAX: u64 = 32 * KIB;
 
-/// Which transfers there are.
+/// Numbers of the transfers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sizes {
     /// Blocks of 4 KiB, each of one cluster.

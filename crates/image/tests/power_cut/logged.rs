@@ -21,7 +21,7 @@ pub enum Change {
     Sync,
 }
 
-/// Which of several files was changed, in order.
+/// The files changed, in order.
 pub type Order = Arc<Mutex<Vec<usize>>>;
 
 /// A file in memory, and the log of its operations.

@@ -12,7 +12,7 @@ pub(super) struct Progress {
     /// Commits are wanted up to this one.
     requested: u64,
     committed: u64,
-    /// How often an empty log was wanted, and for how many of these it was made.
+    /// Number of requests for an empty log, and of those served.
     empties_wanted: u64,
     empties_done: u64,
     is_stopping: bool,

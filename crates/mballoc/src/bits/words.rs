@@ -6,7 +6,7 @@ pub(super) fn mask(start: usize, end: usize) -> u64 {
     (u64::MAX << start) & (u64::MAX >> (64 - end))
 }
 
-/// Where chunks of order 1 to 5 begin.
+/// Start positions of chunks of order 1 to 5.
 const STARTS: [u64; 5] = [
     0x5555_5555_5555_5555,
     0x1111_1111_1111_1111,

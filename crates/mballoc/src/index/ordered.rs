@@ -149,7 +149,7 @@ fn settle(above: &AtomicU64, bit: usize, filled: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Which of a few hundred sets are not empty.
+/// The non-empty ones of a few hundred sets.
 pub(crate) struct Summary {
     words: Box<[AtomicU64]>,
 }

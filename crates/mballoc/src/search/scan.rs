@@ -49,7 +49,7 @@ struct Scan {
     runs: Runs,
 }
 
-/// Which runs of a group are accepted.
+/// The runs of a group that are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     /// Runs of the class by which the group was found.

@@ -13,8 +13,8 @@ pub struct Setup {
     pub pattern: Pattern,
 }
 
-/// Which blocks are in use at first: runs of `run` blocks, in use or not depending on `seed`, on
-/// average `used` of eight runs.
+/// The blocks in use at first: runs of `run` blocks, in use or not depending on `seed`, on average
+/// `used` of eight runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     pub seed: u64,

@@ -66,7 +66,7 @@ pub(super) struct OpenDirectory {
     pub(super) last: Mutex<LastName>,
 }
 
-/// Where a listing stopped: names may share a cookie.
+/// Position of a listing: names may share a cookie.
 #[derive(Default)]
 pub(super) struct LastName {
     pub(super) cookie: u64,

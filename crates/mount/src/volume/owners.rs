@@ -13,9 +13,9 @@ pub struct IdMap {
 /// The maps of users and groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// Of users.
+    /// The map of users.
     pub users: IdMap,
-    /// Of groups.
+    /// The map of groups.
     pub groups: IdMap,
 }
 

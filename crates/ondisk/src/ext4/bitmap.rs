@@ -9,7 +9,7 @@ use extant_space::Result;
 use super::{GroupDescriptor, GroupNumber, Superblock, group_descriptor};
 use crate::fault::check_sum;
 
-/// Which of a group's bitmaps.
+/// Kind of a group's bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bitmap {
     /// One bit for each block (cluster), set when it is used.

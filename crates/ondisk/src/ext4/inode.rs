@@ -343,8 +343,8 @@ impl Inode {
         }
     }
 
-    /// The version that NFS sees; the high half only where there is room. Of no meaning in inodes
-    /// of another system.
+    /// The version that NFS sees; the high half only where there is room. Meaningless in inodes of
+    /// another system.
     pub fn version(&self) -> u64 {
         let high = if self.has(offset_of!(RawInode, i_version_hi), 4) {
             self.raw.i_version_hi.get()

@@ -105,7 +105,7 @@ impl Superblock {
         &self.layout
     }
 
-    /// Which features are on.
+    /// The enabled features.
     pub fn features(&self) -> &Features {
         self.layout.features()
     }

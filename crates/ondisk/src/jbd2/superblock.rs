@@ -161,7 +161,7 @@ impl JournalSuperblock {
         &self.format
     }
 
-    /// Which features are on; none in a superblock of the first version.
+    /// The enabled features; none in a superblock of the first version.
     pub fn features(&self) -> JournalFeatures {
         features_of(&self.raw)
     }

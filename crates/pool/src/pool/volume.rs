@@ -147,7 +147,7 @@ impl Pool {
         };
         let (written_bytes, safe_bytes) = match &look {
             None => (map.extant_bytes(), there_bytes),
-            // Which bytes of the disk move with the file is not asked.
+            // The bytes of the disk that move with the file are not determined.
             Some(look) => (
                 look.written_bytes.saturating_sub(moving_bytes),
                 look.safe_bytes.saturating_sub(moving_bytes),

@@ -80,7 +80,7 @@ pub(super) struct ContentionMonitor {
     /// Bytes per second of all users.
     disk_rate: f64,
     lowest_latency: Duration,
-    /// Of the last request.
+    /// Values of the last request.
     latency: Duration,
     next: Instant,
 }

@@ -1,8 +1,8 @@
 //! The kernel alone: the random writes of [`load`] to raw images by fio, queue depth 64, without a
 //! server.
 //!
-//! A server adds the cost of a client and a socket. Where allocation, conversion and the loop
-//! device take most of the processor time, the kernel's share bounds the ratio of two servers.
+//! A server adds the cost of a client and a socket. If allocation, conversion and the loop device
+//! take most of the processor time, the kernel's share bounds the ratio of two servers.
 
 use std::fs;
 

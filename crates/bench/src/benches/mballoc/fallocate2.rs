@@ -32,7 +32,7 @@ const TIMED_EVERY: u32 = 17;
 /// Timed allocations of all threads together, at most.
 const TIMED_MAX: usize = 1 << 21;
 
-/// Which allocations are timed.
+/// The timed allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timing {
     /// No times, only the number.

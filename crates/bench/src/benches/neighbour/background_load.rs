@@ -20,7 +20,7 @@ use serde::Deserialize;
 use crate::bench::{Context, size_word};
 use crate::peers;
 
-/// Which program.
+/// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Background,

@@ -35,7 +35,7 @@ pub enum When {
 pub enum Fault {
     /// The request fails.
     Fail {
-        /// With which error.
+        /// The error.
         kind: ErrorKind,
         /// The part that is done despite the error.
         done: Done,

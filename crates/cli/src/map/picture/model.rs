@@ -45,7 +45,7 @@ pub(in crate::map) struct Rect {
     pub(in crate::map) color: Color,
 }
 
-/// How a label is set.
+/// Placement of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::map) enum Style {
     /// The heading, bold.
@@ -74,7 +74,7 @@ impl Style {
     }
 }
 
-/// Which point of a label its `x` is.
+/// The point of a label at its `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::map) enum Anchor {
     Left,

@@ -21,7 +21,7 @@ pub(super) struct Memory {
     pub(super) touched: BTreeSet<PhysicalBlock>,
     /// Number of blocks that were created.
     pub(super) created: u32,
-    /// How many reads and creations still succeed.
+    /// Number of reads and creations that still succeed.
     pub(super) reads_left: Cell<usize>,
     pub(super) creates_left: usize,
     pub(super) trust: Trust,

@@ -1,4 +1,4 @@
-//! How trees grow and shrink.
+//! Growth and shrinking of trees.
 
 use super::*;
 

@@ -35,7 +35,7 @@ pub struct Structure {
     pub length: usize,
     /// The sum that its own begins with.
     seed: u32,
-    /// Of the group, where it has one; of a copy in the journal its tag.
+    /// Number of the group, if it belongs to one; of a copy in the journal its tag.
     beside: usize,
 }
 

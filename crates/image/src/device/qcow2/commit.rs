@@ -20,7 +20,7 @@ use super::Qcow2;
 use super::metadata::{CommitBatch, Retired};
 use super::space::Run;
 
-/// How far commits are.
+/// Progress of commits.
 #[derive(Default)]
 pub(super) struct Commits {
     begun: u64,

@@ -15,7 +15,7 @@ use super::Qcow2;
 use super::mapped::{Source, WriteTarget};
 use super::metadata::Epoch;
 
-/// How much of late could not be done as a stream.
+/// Recent share of requests that did not fit a stream.
 #[derive(Default)]
 pub(super) struct Asides(AtomicU32);
 

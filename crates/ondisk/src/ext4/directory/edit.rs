@@ -18,7 +18,7 @@ pub struct NewEntry<'a> {
     pub name: &'a [u8],
     /// Inode that the record names.
     pub inode: InodeNumber,
-    /// Which kind of file that is.
+    /// Its file type.
     pub file_type: FileType,
 }
 

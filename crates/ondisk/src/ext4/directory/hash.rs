@@ -50,9 +50,9 @@ pub struct HashSeed([u32; 4]);
 /// The hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash {
-    /// By which the tree is sorted; even.
+    /// Sort key of the tree; even.
     pub major: u32,
-    /// By which names with the same major hash are, as readers see them.
+    /// Sort key of names with the same major hash, as readers see them.
     pub minor: u32,
 }
 

@@ -90,7 +90,7 @@ fn has_count_limit(block: &[u8], format: &DirectoryFormat) -> bool {
     usize::from(counts.limit.get()) == IndexShape::Node.capacity(format)
 }
 
-/// Which form a node has.
+/// Form of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexShape {
     /// Behind `.` and `..`.

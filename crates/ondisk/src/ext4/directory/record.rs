@@ -54,7 +54,7 @@ pub fn entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
     Entries(Records::new(block, format))
 }
 
-/// The entry with the given name; `None` if there is none. Of other records only the lengths are
+/// The entry with the given name; `None` if there is none. For other records only the lengths are
 /// checked.
 ///
 /// # Errors

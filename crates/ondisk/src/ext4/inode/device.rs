@@ -5,7 +5,7 @@
 
 use super::{FileType, Inode};
 
-/// Which device a node stands for.
+/// Device number of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
     /// The driver: 12 bits.

@@ -1,7 +1,7 @@
 //! Times: 32 bits of seconds, and where there is room two more, with nanoseconds.
 //!
-//! The older field is signed, so times begin in December 1901. Of the extra word, the low two bits
-//! are added to the seconds from 2^32 up and the others are nanoseconds: times end in May 2446.
+//! The older field is signed, so times begin in December 1901. The low two bits of the extra word
+//! are added to the seconds from 2^32 up, and the others are nanoseconds: times end in May 2446.
 
 use crate::narrow::low32;
 use core::mem::offset_of;
@@ -58,7 +58,7 @@ impl Timestamp {
     }
 }
 
-/// Which time of a file.
+/// Kind of a file's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeField {
     /// Last read.

@@ -1,4 +1,4 @@
-//! Which groups hold copies of the superblock and of the descriptor table, and where.
+//! Groups with copies of the superblock and of the descriptor table, and their places.
 
 use super::{DescriptorPlace, Layout};
 use crate::ext4::{Compat, GroupNumber, Incompat, PhysicalBlock, RoCompat};

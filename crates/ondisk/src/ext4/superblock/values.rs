@@ -65,7 +65,7 @@ pub enum JournalPlace {
     Device {
         /// Its number when it was last seen.
         device: u32,
-        /// By which it is known.
+        /// Its UUID.
         uuid: [u8; 16],
     },
 }

@@ -220,7 +220,7 @@ fn list_that_fits_to_the_byte_is_taken() {
     let layout = *fixture().layout();
     let inode = Inode::zeroed(32);
     let mut list = Attributes::default();
-    // Of 96 bytes: 4 of the header, 20 of the entry, 4 of the end.
+    // In 96 bytes: 4 of the header, 20 of the entry, 4 of the end.
     list.set(name("user.a"), vec![7; 68]);
     let mut bytes = vec![0; 256];
     list.write_inode(&mut bytes, &inode, &layout).unwrap();

@@ -9,7 +9,7 @@
 //! - new waiters for the image lock, and resuming waiters, which have released it and need it
 //!   again.
 //!
-//! Where such locks are not supported, no process sees waiters, and none releases the image early.
+//! If such locks are not supported, no process sees waiters, and none releases the image early.
 
 use std::collections::HashMap;
 use std::fs::File;

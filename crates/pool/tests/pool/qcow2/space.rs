@@ -13,7 +13,7 @@ use crate::stand::{
     KIB, MIB, assert_at_rest, clone, create, name, perform, pool_with, run, submit, unshare,
 };
 
-/// Of the file system.
+/// Block size of the file system.
 const BLOCK: u64 = 4 * KIB;
 /// Its own blocks for the map of a file, which are not counted before.
 const MAP: u64 = 32 * KIB;
