@@ -1,25 +1,25 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
-//! The file system is trivial; the tests check that every call arrives, and its reply. `shelf` is
-//! the file system, `stand` mounts it. The same tests go through io_uring in `wire_rings`.
+//! The file system is trivial; the tests check that every call arrives, and its reply. `memory_fs` is
+//! the file system, `fixture` mounts it. The same tests go through io_uring in `wire_rings`.
 
 /// The mount option for the transport of requests.
 fn transport() -> &'static str {
     "no_io_uring"
 }
 
+#[path = "wire/fixture.rs"]
+mod fixture;
 #[path = "wire/gate.rs"]
 mod gate;
-#[path = "wire/shelf.rs"]
-mod shelf;
-#[path = "wire/stand.rs"]
-mod stand;
+#[path = "wire/memory_fs.rs"]
+mod memory_fs;
 
+#[path = "wire/blocked_workers.rs"]
+mod blocked_workers;
 #[path = "wire/calls.rs"]
 mod calls;
-#[path = "wire/jams.rs"]
-mod jams;
-#[path = "wire/lives.rs"]
-mod lives;
+#[path = "wire/lifecycle.rs"]
+mod lifecycle;
 #[path = "wire/users.rs"]
 mod users;

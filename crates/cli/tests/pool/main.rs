@@ -8,5 +8,5 @@ mod detached;
 mod images;
 mod killed;
 mod libvirt;
+mod reports;
 mod stand;
-mod told;

@@ -9,7 +9,7 @@ mod support;
 mod arguments;
 mod busy;
 mod disk;
-mod lies;
+mod false_success;
 mod paths;
 mod shared;
 mod space;

@@ -18,8 +18,8 @@ use extant_testkit::requires::Requirement;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
 
-use crate::shelf::Shelf;
-use crate::stand::{can_mount, is_mounted_for, options};
+use crate::fixture::{can_mount, is_mounted_for, options};
+use crate::memory_fs::MemoryFs;
 
 const NOBODY: u32 = 65534;
 /// Mount point and options of the started program.
@@ -160,11 +160,11 @@ fn serve_for_another_test() {
     let (Ok(place), Ok(list)) = (std::env::var(PLACE), std::env::var(OPTIONS)) else {
         return;
     };
-    let shelf = Arc::new(Shelf::default());
-    let session = Session::mount(shelf.clone(), Path::new(&place), &options(&list)).unwrap();
+    let memory_fs = Arc::new(MemoryFs::default());
+    let session = Session::mount(memory_fs.clone(), Path::new(&place), &options(&list)).unwrap();
     let unmounter = session.unmounter();
     thread::spawn(move || {
-        while !shelf.has("unmount") {
+        while !memory_fs.has("unmount") {
             sleep(Duration::from_millis(10));
         }
         // The process that gave the signal may still be there.

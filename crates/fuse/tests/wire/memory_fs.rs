@@ -38,7 +38,7 @@ pub const FLAGS: u32 = 0x10;
 const DIRECTORY: u32 = 0o040000;
 
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct MemoryFs {
     state: Mutex<State>,
     notifier: OnceLock<Notifier>,
     pub was_destroyed: AtomicBool,
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-impl Shelf {
+impl MemoryFs {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -189,7 +189,7 @@ fn check(node: NodeId, handle: Handle) {
     assert_eq!(handle.0, node.0 + 1000, "a handle of another file");
 }
 
-impl Operations for Shelf {
+impl Operations for MemoryFs {
     fn start(&self, notifier: Notifier) {
         self.notifier.set(notifier).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The shelf, mounted, with a thread that answers.
+//! The memory_fs, mounted, with a thread that answers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::requires::{self, Requirement};
 use extant_testkit::workdir::Workdir;
 
-use crate::shelf::Shelf;
+use crate::memory_fs::MemoryFs;
 use crate::transport;
 
 /// A mount that is removed when dropped.
-pub struct Stand {
-    pub shelf: Arc<Shelf>,
+pub struct Fixture {
+    pub memory_fs: Arc<MemoryFs>,
     pub unmounter: Unmounter,
     directory: PathBuf,
     server: Option<JoinHandle<extant_space::Result<()>>>,
@@ -38,17 +38,17 @@ pub fn options(list: &str) -> MountOptions {
     format!("{},{list}", transport()).parse().unwrap()
 }
 
-impl Stand {
+impl Fixture {
     pub fn new(list: &str) -> Self {
         let work = Workdir::new();
         let directory = work.directory("mount");
-        let shelf = Arc::new(Shelf::default());
-        let session = Session::mount(shelf.clone(), &directory, &options(list)).unwrap();
+        let memory_fs = Arc::new(MemoryFs::default());
+        let session = Session::mount(memory_fs.clone(), &directory, &options(list)).unwrap();
         assert_eq!(session.directory(), directory);
         let unmounter = session.unmounter();
         let watchdog = FuseWatchdog::watch(&directory);
         Self {
-            shelf,
+            memory_fs,
             unmounter,
             directory,
             server: Some(thread::spawn(|| session.run())),
@@ -75,18 +75,18 @@ impl Stand {
     pub fn end(mut self) {
         // Releases arrive later, and an unmount does not wait for them.
         wait_for("every handle to be released", || {
-            self.shelf.handles.load(Ordering::SeqCst) == 0
+            self.memory_fs.handles.load(Ordering::SeqCst) == 0
         });
         self.unmounter.unmount().unwrap();
         self.join().unwrap();
-        assert!(self.shelf.was_destroyed.load(Ordering::SeqCst));
+        assert!(self.memory_fs.was_destroyed.load(Ordering::SeqCst));
         assert!(!is_mounted(&self.directory));
     }
 }
 
-impl Drop for Stand {
+impl Drop for Fixture {
     fn drop(&mut self) {
-        self.shelf.gate.set_closed(false);
+        self.memory_fs.gate.set_closed(false);
         let _ = self.unmounter.detach();
         if let Some(server) = self.server.take() {
             let _ = server.join();

@@ -13,8 +13,8 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::shelf::ENDLESS;
-use crate::stand::{Stand, can_mount, wait_for};
+use crate::fixture::{Fixture, can_mount, wait_for};
+use crate::memory_fs::ENDLESS;
 
 /// A program that stays on one CPU.
 fn on_cpu(cpu: usize, program: &str) -> Command {
@@ -31,8 +31,8 @@ fn first_cpu() -> usize {
 }
 
 /// A program that waits for its answer, at a file of its own.
-fn hold_up(stand: &Stand, cpu: usize, number: u64) -> Child {
-    let file = stand.path(&format!("file-{number}"));
+fn hold_up(fixture: &Fixture, cpu: usize, number: u64) -> Child {
+    let file = fixture.path(&format!("file-{number}"));
     fs::write(&file, "").unwrap();
     on_cpu(cpu, "fallocate")
         .args(["-l", &ENDLESS.to_string()])
@@ -50,19 +50,19 @@ fn request_behind_a_blocked_one_is_answered_without_further_requests() {
         requires::tool("taskset")
     );
     for (options, held_up) in [("threads=1", 1), ("threads=1,no_pin", 1), ("", 3)] {
-        let stand = Stand::new(options);
+        let fixture = Fixture::new(options);
         let cpu = first_cpu();
         let mut holders: Vec<_> = (0..held_up)
-            .map(|number| hold_up(&stand, cpu, number))
+            .map(|number| hold_up(&fixture, cpu, number))
             .collect();
         wait_for("the holders to be in their calls", || {
-            stand.shelf.waiting.load(Ordering::SeqCst) == held_up
+            fixture.memory_fs.waiting.load(Ordering::SeqCst) == held_up
         });
         // One request each, in the same queue, and nothing else that could wake it.
         let mut others: Vec<_> = (0..4)
             .map(|number| {
                 let mut mknod = on_cpu(cpu, "mknod");
-                mknod.arg(stand.path(&format!("node-{number}"))).arg("p");
+                mknod.arg(fixture.path(&format!("node-{number}"))).arg("p");
                 mknod.spawn().unwrap()
             })
             .collect();
@@ -74,9 +74,9 @@ fn request_behind_a_blocked_one_is_answered_without_further_requests() {
             holder.wait().unwrap();
         }
         wait_for("the server to be notified", || {
-            stand.shelf.waiting.load(Ordering::SeqCst) == 0
+            fixture.memory_fs.waiting.load(Ordering::SeqCst) == 0
         });
-        stand.end();
+        fixture.end();
     }
 }
 
@@ -88,22 +88,22 @@ struct HeldPage {
 }
 
 impl HeldPage {
-    fn new(stand: &Stand) -> Self {
-        let path = stand.path("held");
+    fn new(fixture: &Fixture) -> Self {
+        let path = fixture.path("held");
         fs::write(&path, [1; PAGE]).unwrap();
         let file = File::open(&path).unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        stand.shelf.gate.set_closed(true);
+        fixture.memory_fs.gate.set_closed(true);
         let reader = thread::spawn(move || file.read_exact_at(&mut [0; 1], 0).unwrap());
         wait_for("the page to be locked", || {
-            stand.shelf.gate.waiting.load(Ordering::SeqCst) == 1
+            fixture.memory_fs.gate.waiting.load(Ordering::SeqCst) == 1
         });
         Self { reader }
     }
 
     /// Lets the read continue.
-    fn end(self, stand: &Stand) {
-        stand.shelf.gate.set_closed(false);
+    fn end(self, fixture: &Fixture) {
+        fixture.memory_fs.gate.set_closed(false);
         self.reader.join().unwrap();
     }
 }
@@ -117,9 +117,9 @@ struct DirectCalls {
 
 impl DirectCalls {
     /// Makes the files.
-    fn new(stand: &Stand, count: u64) -> Self {
+    fn new(fixture: &Fixture, count: u64) -> Self {
         let file = |number: u64| {
-            let path = stand.path(&format!("direct-{number}"));
+            let path = fixture.path(&format!("direct-{number}"));
             fs::write(&path, [1; PAGE]).unwrap();
             let mut options = OpenOptions::new();
             options.read(true).write(true);
@@ -161,35 +161,35 @@ impl DirectCalls {
 #[test]
 fn direct_write_is_answered_however_many_wait_for_an_invalidation() {
     require!(can_mount());
-    let stand = Stand::new("no_writeback");
+    let fixture = Fixture::new("no_writeback");
     // More than the kernel has in its background, which holds the read that they wait for if it is
     // one ahead.
     let (count, background) = (100, 64);
-    let mut writes = DirectCalls::new(&stand, count);
-    let page = HeldPage::new(&stand);
+    let mut writes = DirectCalls::new(&fixture, count);
+    let page = HeldPage::new(&fixture);
     writes.start(|file| file.write_all_at(&[2; PAGE], 0).unwrap());
     wait_for("all writes but those that may wait", || {
         writes.ended() > count - background
     });
-    assert_eq!(stand.shelf.gate.waiting.load(Ordering::SeqCst), 1);
-    page.end(&stand);
+    assert_eq!(fixture.memory_fs.gate.waiting.load(Ordering::SeqCst), 1);
+    page.end(&fixture);
     writes.end();
-    stand.end();
+    fixture.end();
 }
 
 #[test]
 fn request_is_answered_however_many_wait_for_the_kernel_to_take_a_notice() {
     require!(can_mount());
-    let stand = Stand::new("threads=1,no_writeback");
+    let fixture = Fixture::new("threads=1,no_writeback");
     let count = 80;
-    let mut reads = DirectCalls::new(&stand, count);
-    let page = HeldPage::new(&stand);
+    let mut reads = DirectCalls::new(&fixture, count);
+    let page = HeldPage::new(&fixture);
     reads.start(|file| file.read_exact_at(&mut [0; PAGE], 0).unwrap());
     wait_for("all reads to wait", || {
-        stand.shelf.gate.direct.load(Ordering::SeqCst) == count
+        fixture.memory_fs.gate.direct.load(Ordering::SeqCst) == count
     });
     assert_eq!(reads.ended(), 0);
-    page.end(&stand);
+    page.end(&fixture);
     reads.end();
-    stand.end();
+    fixture.end();
 }
