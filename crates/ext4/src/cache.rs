@@ -75,13 +75,13 @@ impl BlockCache {
         }
     }
 
-    /// The bytes of a block; `judge` validates them when they are read from the device.
+    /// The bytes of a block; `validate` checks them when they are read from the device.
     ///
     /// # Errors
-    /// Those of the device and of `judge`.
-    pub(crate) fn read(&self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+    /// Those of the device and of `validate`.
+    pub(crate) fn read(&self, number: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
         self.with(number, |_, state| {
-            self.fill(number, state, judge)?;
+            self.fill(number, state, validate)?;
             Ok(Arc::clone(state.bytes.as_ref().expect("just filled")))
         })
     }
@@ -94,11 +94,11 @@ impl BlockCache {
         &self,
         by: &impl Changing,
         number: PhysicalBlock,
-        judge: Validator<'_>,
+        validate: Validator<'_>,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
         self.with(number, |block, state| {
-            self.fill(number, state, judge)?;
+            self.fill(number, state, validate)?;
             Ok(state.change(by, block, change))
         })
     }
@@ -190,7 +190,7 @@ impl BlockCache {
         &self,
         number: PhysicalBlock,
         state: &mut CacheState,
-        judge: Validator<'_>,
+        validate: Validator<'_>,
     ) -> Result<()> {
         if state.bytes.is_some() {
             return Ok(());
@@ -205,7 +205,7 @@ impl BlockCache {
                 bytes.into()
             }
         };
-        judge(&bytes)?;
+        validate(&bytes)?;
         state.bytes = Some(bytes);
         Ok(())
     }

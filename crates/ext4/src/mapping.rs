@@ -16,8 +16,8 @@ use crate::inode_cell::InodeState;
 use crate::tree::{Mapping, Nodes, NodesMut, Tree, TreeFormat, TreeMut, Validator};
 
 impl Nodes for BlockCache {
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        BlockCache::read(self, block, judge)
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        BlockCache::read(self, block, validate)
     }
 }
 

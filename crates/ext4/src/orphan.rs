@@ -215,8 +215,8 @@ impl FsState {
         seed: Option<InodeSeed>,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let judge = |bytes: &[u8]| disk::verify(bytes, place, seed);
-        self.cache.change(transaction, place, &judge, |bytes| {
+        let validate = |bytes: &[u8]| disk::verify(bytes, place, seed);
+        self.cache.change(transaction, place, &validate, |bytes| {
             let result = change(bytes);
             disk::seal(bytes, place, seed);
             result

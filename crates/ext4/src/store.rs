@@ -169,14 +169,14 @@ impl Drop for Store<'_> {
 }
 
 impl Nodes for Store<'_> {
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        self.fs.cache.read(block, judge)
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.fs.cache.read(block, validate)
     }
 }
 
 impl NodesMut for Store<'_> {
-    fn hold(&mut self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        let bytes = self.fs.cache.read(number, judge)?;
+    fn hold(&mut self, number: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        let bytes = self.fs.cache.read(number, validate)?;
         if !self.held.iter().any(|(held, _)| *held == number) {
             self.held.push((number, self.fs.cache.hold(number)));
         }

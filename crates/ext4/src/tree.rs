@@ -48,12 +48,12 @@ pub(crate) use shift::Direction;
 
 /// Read access to nodes.
 pub(crate) trait Nodes {
-    /// The bytes of a block, as last changed; `judge` validates them when they are read from the
+    /// The bytes of a block, as last changed; `validate` checks them when they are read from the
     /// disk.
     ///
     /// # Errors
-    /// Those of the device and of `judge`.
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>>;
+    /// Those of the device and of `validate`.
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>>;
 }
 
 /// Write access to nodes, as part of one transaction.
@@ -63,7 +63,7 @@ pub(crate) trait NodesMut: Nodes {
     ///
     /// # Errors
     /// As [`read`](Nodes::read).
-    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>>;
+    fn hold(&mut self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>>;
 
     /// Changes a block that is pinned or was created. Its bytes have no other user then.
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8]));

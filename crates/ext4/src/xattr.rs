@@ -147,7 +147,7 @@ impl FsState {
         let block = match state.inode.xattr_block(&self.layout) {
             None => Attributes::default(),
             Some(place) => {
-                let bytes = self.cache.read(place, &judge(place, self.seed))?;
+                let bytes = self.cache.read(place, &validate(place, self.seed))?;
                 let block = XattrBlock::parse(&bytes, place, None)?;
                 block.attributes.into_owned()
             }
@@ -172,7 +172,7 @@ impl FsState {
         let Some(place) = state.inode.xattr_block(&self.layout) else {
             return Ok(());
         };
-        store.hold(place, &judge(place, self.seed))?;
+        store.hold(place, &validate(place, self.seed))?;
         let mut is_last = true;
         store.change(place, &mut |bytes| {
             let references =
@@ -229,7 +229,7 @@ impl FsState {
         }
         let own = match state.inode.xattr_block(&self.layout) {
             Some(place) => {
-                let bytes = store.hold(place, &judge(place, self.seed))?;
+                let bytes = store.hold(place, &validate(place, self.seed))?;
                 let references = XattrBlock::parse(&bytes, place, None)?.references;
                 (references == 1).then_some(place)
             }
@@ -370,7 +370,7 @@ impl FsState {
     }
 }
 
-fn judge(place: PhysicalBlock, seed: Option<Seed>) -> impl Fn(&[u8]) -> Result<()> {
+fn validate(place: PhysicalBlock, seed: Option<Seed>) -> impl Fn(&[u8]) -> Result<()> {
     move |bytes| XattrBlock::parse(bytes, place, seed).map(|_| ())
 }
 

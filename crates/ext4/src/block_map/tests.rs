@@ -34,8 +34,8 @@ struct Memory {
 }
 
 impl NodesMut for Memory {
-    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        self.read(block, judge)
+    fn hold(&mut self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.read(block, validate)
     }
 
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8])) {
@@ -61,9 +61,9 @@ impl NodesMut for Memory {
 }
 
 impl Nodes for Memory {
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
         let bytes = self.blocks.get(&block).ok_or(Error::new(ErrorKind::Io))?;
-        judge(bytes)?;
+        validate(bytes)?;
         Ok(bytes.as_slice().into())
     }
 }

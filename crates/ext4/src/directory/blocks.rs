@@ -21,12 +21,16 @@ pub(crate) trait DirectoryBlocks {
     /// Number: the size of the directory in blocks.
     fn blocks(&self) -> u32;
 
-    /// A whole block. `judge` validates bytes read from the disk; its error is returned. A hole
+    /// A whole block. `validate` checks bytes read from the disk; its error is returned. A hole
     /// reads as zeros, which no validator accepts.
     ///
     /// # Errors
     /// Those of the validator and of the device.
-    fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>>;
+    fn read(
+        &self,
+        index: LogicalBlock,
+        validate: &dyn Fn(&[u8]) -> Result<()>,
+    ) -> Result<Arc<[u8]>>;
 }
 
 /// The blocks of one directory, to be changed within a transaction.
@@ -76,12 +80,16 @@ impl<B: DirectoryBlocks> Directory<B> {
         self.read(index, &|block| self.judge_node(shape, block))
     }
 
-    fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
+    fn read(
+        &self,
+        index: LogicalBlock,
+        validate: &dyn Fn(&[u8]) -> Result<()>,
+    ) -> Result<Arc<[u8]>> {
         let blocks = self.blocks.blocks();
         if index.0 >= blocks {
             return Err(self.corrupt(index, format_args!("past the last of {blocks} blocks")));
         }
-        let block = self.blocks.read(index, judge);
+        let block = self.blocks.read(index, validate);
         block.map_err(|error| self.at(index, error))
     }
 

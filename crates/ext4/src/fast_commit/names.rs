@@ -250,13 +250,17 @@ impl DirectoryBlocks for Blocks<'_, '_> {
         self.count
     }
 
-    fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
+    fn read(
+        &self,
+        index: LogicalBlock,
+        validate: &dyn Fn(&[u8]) -> Result<()>,
+    ) -> Result<Arc<[u8]>> {
         let fs = self.space.fs;
         match self.place(index)? {
-            Some(place) => fs.cache.read(place, judge),
+            Some(place) => fs.cache.read(place, validate),
             None => {
                 let zeros: Arc<[u8]> = vec![0; fs.layout.block_bytes() as usize].into();
-                judge(&zeros)?;
+                validate(&zeros)?;
                 Ok(zeros)
             }
         }

@@ -185,15 +185,15 @@ impl<'s, 'a> Store<'s, 'a> {
 }
 
 impl Nodes for Store<'_, '_> {
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        self.space.fs.cache.read(block, judge)
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.space.fs.cache.read(block, validate)
     }
 }
 
 impl NodesMut for Store<'_, '_> {
-    fn hold(&mut self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+    fn hold(&mut self, number: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
         let cache = &self.space.fs.cache;
-        let bytes = cache.read(number, judge)?;
+        let bytes = cache.read(number, validate)?;
         if !self.held.iter().any(|(held, _)| *held == number) {
             self.held.push((number, cache.hold(number)));
         }

@@ -87,13 +87,17 @@ impl DirectoryBlocks for Blocks<'_> {
         self.count
     }
 
-    fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
+    fn read(
+        &self,
+        index: LogicalBlock,
+        validate: &dyn Fn(&[u8]) -> Result<()>,
+    ) -> Result<Arc<[u8]>> {
         if let Some(held) = self.held(index) {
-            return self.fs.cache.read(held.place, judge);
+            return self.fs.cache.read(held.place, validate);
         }
         match self.find(index)? {
             Some(place) => {
-                let bytes = self.fs.cache.read(place, judge)?;
+                let bytes = self.fs.cache.read(place, validate)?;
                 if self.transaction.is_some() {
                     self.hold(index, place);
                 }
@@ -101,7 +105,7 @@ impl DirectoryBlocks for Blocks<'_> {
             }
             None => {
                 let zeros: Arc<[u8]> = vec![0; self.fs.layout.block_bytes() as usize].into();
-                judge(&zeros)?;
+                validate(&zeros)?;
                 Ok(zeros)
             }
         }

@@ -89,8 +89,8 @@ impl<'a, N: Nodes> Tree<'a, N> {
     fn leaf_below(&self, mut level: Level<'a>, logical: LogicalBlock) -> Result<Level<'a>> {
         while level.depth() > 0 {
             let index = level.way_to(logical)?;
-            level = level.child(index, self.format, |block, judge| {
-                self.nodes.read(block, judge)
+            level = level.child(index, self.format, |block, validate| {
+                self.nodes.read(block, validate)
             })?;
         }
         Ok(level)

@@ -52,8 +52,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
         logical: LogicalBlock,
     ) -> Result<Path<'r>> {
         let nodes = &mut *self.nodes;
-        super::path::descend(root, logical, self.format, |block, judge| {
-            nodes.hold(block, judge)
+        super::path::descend(root, logical, self.format, |block, validate| {
+            nodes.hold(block, validate)
         })
     }
 

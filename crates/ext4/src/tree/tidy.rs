@@ -73,7 +73,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             return None;
         }
         let (format, nodes) = (self.format, &mut *self.nodes);
-        let read = |block, judge: Validator<'_>| nodes.hold(block, judge);
+        let read = |block, validate: Validator<'_>| nodes.hold(block, validate);
         let beside = parent.child(index, format, read).ok()?;
         let together = node.node().len() + beside.node().len();
         let room = node.node().capacity().min(beside.node().capacity());
@@ -116,7 +116,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             return false;
         }
         let (format, nodes) = (self.format, &mut *self.nodes);
-        let Ok(child) = root.child(0, format, |block, judge| nodes.hold(block, judge)) else {
+        let Ok(child) = root.child(0, format, |block, validate| nodes.hold(block, validate)) else {
             return false;
         };
         if child.node().len() > ROOT_ENTRIES || child.check(format).is_err() {

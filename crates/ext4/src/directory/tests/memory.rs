@@ -75,13 +75,17 @@ impl DirectoryBlocks for Memory {
         self.blocks.len() as u32
     }
 
-    fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
+    fn read(
+        &self,
+        index: LogicalBlock,
+        validate: &dyn Fn(&[u8]) -> Result<()>,
+    ) -> Result<Arc<[u8]>> {
         let reads = self.reads.get().checked_sub(1);
         self.reads
             .set(reads.ok_or_else(|| Error::new(ErrorKind::Io))?);
         let block = &self.blocks[index.0 as usize];
         if self.source == Source::Disk {
-            judge(block)?;
+            validate(block)?;
         }
         Ok(Arc::clone(block))
     }

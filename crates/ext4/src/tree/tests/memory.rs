@@ -76,22 +76,22 @@ impl Memory {
 }
 
 impl Nodes for Memory {
-    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+    fn read(&self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
         let left = self.reads_left.get().checked_sub(1);
         self.reads_left
             .set(left.ok_or_else(|| Error::new(ErrorKind::Io))?);
         let bytes = self.blocks.get(&block);
         let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::Io).detail("no such block"))?;
         if self.trust == Trust::Validator {
-            judge(bytes)?;
+            validate(bytes)?;
         }
         Ok(Arc::clone(bytes))
     }
 }
 
 impl NodesMut for Memory {
-    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
-        self.read(block, judge)
+    fn hold(&mut self, block: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.read(block, validate)
     }
 
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8])) {

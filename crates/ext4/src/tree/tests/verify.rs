@@ -57,8 +57,8 @@ impl<N: Nodes> Tree<'_, N> {
                 summary.blocks += u64::from(extent.blocks);
                 visit(Part::Extent(extent));
             } else {
-                let child = level.child(index, self.format, |block, judge| {
-                    self.nodes.read(block, judge)
+                let child = level.child(index, self.format, |block, validate| {
+                    self.nodes.read(block, validate)
                 })?;
                 let (format, place) = (self.format, &child.place);
                 ExtentNode::parse_block(child.bytes(), place, format.layout, format.seed)?;
