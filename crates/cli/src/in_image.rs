@@ -19,7 +19,8 @@ pub use new_file::NewFile;
 /// Location of the file.
 #[derive(Args, Clone, Debug)]
 pub struct InImageArgs {
-    /// The file is inside this ext4 image, disk or NBD export, which no other process may use meanwhile
+    /// The file is inside this ext4 image, disk or NBD export, which no other process may use
+    /// meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 

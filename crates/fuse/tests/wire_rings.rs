@@ -1,7 +1,7 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
-//! The file system is trivial; the tests check that every call arrives, and its reply. `memory_fs` is
-//! the file system, `fixture` mounts it. These are the tests of `wire`, with requests through
+//! The file system is trivial; the tests check that every call arrives, and its reply. `memory_fs`
+//! is the file system, `fixture` mounts it. These are the tests of `wire`, with requests through
 //! io_uring, and the tests of that transport alone.
 //!
 //! Most kernels have it turned off: it is turned on, and left so. Before Linux 6.14 there is none,

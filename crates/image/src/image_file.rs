@@ -35,7 +35,8 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens a file or disk of the host, or an NBD export, and locks it against QEMU and our other commands.
+    /// Opens a file or disk of the host, or an NBD export, and locks it against QEMU and our
+    /// other commands.
     ///
     /// # Errors
     /// `InUse` if the image is in use; errors of opening.

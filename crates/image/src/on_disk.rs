@@ -1,5 +1,5 @@
-//! qcow2 images directly on disks and NBD exports: how the device is opened, and how a new image is written over
-//! old contents.
+//! qcow2 images directly on disks and NBD exports: how the device is opened, and how a new image is
+//! written over old contents.
 //!
 //! A block device has a fixed size and old contents: the zeros of the image are written first, and
 //! the header when all else is durable. Until then the disk begins with zeros, so that it is no

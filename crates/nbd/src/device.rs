@@ -52,8 +52,8 @@ impl NbdDevice {
     ///
     /// # Errors
     /// With the URI as the path: `NotFound` without that export or server, `ReadOnly` for a
-    /// read-only export that is to be written, `InUse` if another client of this host writes to it, `PermissionDenied` for what TLS or the server
-    /// denies, `Unsupported` for a server before fixed newstyle, `InvalidArgument` for one that
+    /// read-only export that is to be written, `InUse` if another client of this host writes to
+    /// it, `PermissionDenied` for what TLS or the server denies, `Unsupported` for a server before fixed newstyle, `InvalidArgument` for one that
     /// violates the protocol, and errors of the socket.
     pub fn connect(uri: &NbdUri, options: NbdOptions) -> Result<Self> {
         let uri = &uri.clone().with_absolute_socket();

@@ -82,8 +82,8 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// The new image is a file inside this ext4 image, disk or NBD export, which no other process may use
-    /// meanwhile
+    /// The new image is a file inside this ext4 image, disk or NBD export, which no other process
+    /// may use meanwhile
     #[arg(long, value_name = "IMAGE", conflicts_with = "backing")]
     pub into: Option<PathBuf>,
 
