@@ -1,7 +1,7 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
 //! The file system is trivial; the tests check that every call arrives, and its reply. `memory_fs`
-//! is the file system, `fixture` mounts it. The same tests go through io_uring in `wire_rings`.
+//! is the file system, `fixture` mounts it. The same tests use io_uring in `wire_rings`.
 
 /// The mount option for the transport of requests.
 fn transport() -> &'static str {
