@@ -372,6 +372,11 @@ impl Journal {
         is_started.then(|| state.log.head().sequence)
     }
 
+    /// The same, also while there is no log.
+    pub(crate) fn head(&self) -> Sequence {
+        lock(&self.state).log.head().sequence
+    }
+
     /// The blocks of the journal for fast commits; empty without them. What they hold is the file
     /// system's.
     pub fn fast_commits(&self) -> Range<u32> {
