@@ -48,7 +48,6 @@ pub struct Job<'p> {
 
 impl<'p> Job<'p> {
     pub(super) fn new(pool: &'p Pool, state: PoolState, record: Record, run: RunFile) -> Self {
-        record.report(JobState::Waiting);
         Self {
             pool,
             state,
