@@ -18,6 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use crate::trace;
+
+/// A signal that comes just before a wait is noticed so much later.
 /// Maximum delay in handling a signal that arrives just before a wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -43,6 +46,7 @@ pub fn start(arguments: &[OsString], cancel: &CancelToken) -> Result<Started> {
     let fail = |error: io::Error| Error::from(error).during("start the server");
     let mut server = Command::new(env::current_exe().map_err(fail)?)
         .args(arguments)
+        .envs(trace::environment())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -134,6 +138,7 @@ pub fn let_go(ready: &str) -> Result<()> {
             .open("/dev/null")?;
         dup2_stdin(&null)?;
         dup2_stderr(&null)?;
+        trace::leave_standard_error();
         let mut out = io::stdout().lock();
         // The waiting process may have ended; the server continues.
         let _ = writeln!(out, "{ready}").and_then(|()| out.flush());

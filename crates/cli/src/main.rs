@@ -7,7 +7,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `background`, `complete`, `help`, `print`, `remedy`, `table`, `terminal`, `words`: output
+//! 1. `background`, `complete`, `help`, `print`, `remedy`, `system_log`, `table`, `terminal`,
+//!    `trace`, `words`: output
 //! 2. `file_location`, `image_format`, `image_options`, `layers`: single values
 //! 3. `exit`, `fs_image`, `log`: exit status, ext4 file systems in files, the log of a server
 //! 4. `in_image`, `man`, `map`, `progress`, `signals`, `umount`: files inside file-system images,
@@ -49,8 +50,10 @@ mod progress;
 mod remedy;
 mod serve;
 mod signals;
+mod system_log;
 mod table;
 mod terminal;
+mod trace;
 mod umount;
 mod vol;
 mod words;
@@ -60,6 +63,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// Names of links to the program that stand for other programs.
+const OTHER_NAMES: [&str; 3] = ["fallocate", "mount.fuse.extant", "umount.fuse.extant"];
 
 /// Disk space that is really there: zeroed, written, in few pieces.
 #[derive(Debug, Parser)]
@@ -73,6 +79,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    trace: trace::TraceArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -98,7 +107,7 @@ enum Command {
 fn main() -> ExitCode {
     // Before anything is printed, and before signals are caught: a shell may end it.
     complete::answer();
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments
         .first()
         .is_some_and(|name| name == extant_hostfs::HELPER)
@@ -110,6 +119,21 @@ fn main() -> ExitCode {
         Ok(cancel) => cancel,
         Err(error) => return exit::report(&error, exit::Style::Line),
     };
+    note_json(&arguments);
+    // Under another name it takes the arguments of another program alone.
+    let has_options = called_as(&arguments).is_none_or(|name| !OTHER_NAMES.contains(&name));
+    let traced = if has_options {
+        trace::start(&mut arguments)
+    } else {
+        trace::start(&mut Vec::new())
+    };
+    if let Err(error) = traced {
+        return if has_options && fallocate_arguments(&arguments).is_none() {
+            exit::report(&error, exit::Style::Line)
+        } else {
+            exit::report_as(&error, exit::Style::Line, 1)
+        };
+    }
     match called_as(&arguments) {
         Some("mount.fuse.extant") => return mount::mount_helper(&arguments, &cancel),
         Some("umount.fuse.extant") => return mount::umount_helper(&arguments, &cancel),
@@ -151,13 +175,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command, and the options for all its output: `--json` and `--quiet`.
-fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    // Also for invalid arguments, so before parsing.
+/// Errors are JSON with `--json`, also those of wrong arguments.
+fn note_json(arguments: &[OsString]) {
     let mut options = arguments.iter().take_while(|word| *word != "--");
     if options.any(|word| word == "--json") {
         exit::use_json();
     }
+}
+
+/// The command, and whether it is quiet.
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = help::lay_out(Cli::command()).try_get_matches_from(arguments)?;
     let mut innermost = &matches;
     while let Some((_, below)) = innermost.subcommand() {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use extant_space::Error;
+use extant_space::trace::tracing::field;
+use extant_space::{Error, event};
 
 /// The server's threads call it synchronously; it must not block.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
@@ -42,4 +43,19 @@ pub enum Event<'a> {
         /// The system's error.
         error: &'a Error,
     },
+}
+
+impl Event<'_> {
+    /// Reports it to the listeners of `tracing`.
+    pub(crate) fn trace(&self) {
+        match *self {
+            Event::Opened { peer, export } => event!(INFO, "open", peer, export),
+            Event::Refused { peer } => event!(WARN, "refuse", peer),
+            Event::Failed { export, error } => event!(WARN, "fail", export, %error),
+            Event::Closed { peer, error } => {
+                event!(INFO, "close", peer, error = error.map(field::display))
+            }
+            Event::AcceptFailed { error } => event!(WARN, "accept failed", %error),
+        }
+    }
 }

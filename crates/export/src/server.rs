@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Result, event};
 use parking_lot::Mutex;
 
 use crate::events::{Event, Observer};
@@ -189,6 +189,7 @@ impl Drop for Server {
 
 impl Shared {
     fn notify(&self, event: &Event<'_>) {
+        event.trace();
         if let Some(observer) = &self.options.observer {
             observer(event);
         }
@@ -247,6 +248,15 @@ impl Shared {
             Ok(Some(agreement)) => {
                 let name = agreement.export.name();
                 self.notify(&Event::Opened { peer, export: name });
+                event!(
+                    DEBUG,
+                    "negotiate",
+                    peer,
+                    export = name,
+                    replies = ?agreement.style,
+                    contexts = ?agreement.contexts,
+                    is_encrypted = stream.is_encrypted()
+                );
                 let unbounded = socket.set_write_timeout(None);
                 let serve = |()| {
                     transmission::serve(&Transmission {

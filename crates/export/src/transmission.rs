@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Result, event};
 use extant_sys::buffer::AlignedBuffer;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -205,6 +205,13 @@ impl Session<'_> {
     fn execute(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
         let started = Instant::now();
         batch.execute(self.transmission, replies);
+        event!(
+            TRACE,
+            "requests",
+            export = self.transmission.agreement.export.name(),
+            count = batch.commands().len(),
+            duration_us = started.elapsed().as_micros() as u64
+        );
         if batch.class() == Class::Transfer {
             // A lost update of two concurrent workers does no harm.
             let before = self.batch_nanoseconds.load(Ordering::Relaxed);

@@ -69,14 +69,16 @@ impl Engine {
 
     /// Retries a change that failed with `NoSpace` if a commit makes freed blocks available. A
     /// failed change must leave a state from which it can be repeated.
+    #[inline]
     pub(crate) fn with_space<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         let mut result = change();
         for _ in 0..COMMITS_FOR_SPACE {
-            let Some(journal) = &self.journal else { break };
-            let is_full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
+            let (Err(error), Some(journal)) = (&result, &self.journal) else {
+                break;
+            };
             let has_pending =
-                self.fs.allocator.pending_blocks() > 0 || self.fs.groups.has_freed_inodes();
-            if !is_full || !has_pending {
+                || self.fs.allocator.pending_blocks() > 0 || self.fs.groups.has_freed_inodes();
+            if error.kind() != ErrorKind::NoSpace || !has_pending() {
                 break;
             }
             journal.commit(journal.running())?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, FallocateMode, HostIo,
-    LayerRange, LayerVisitor, MapDetail, Result, SpaceFile, SyncMode,
+    LayerRange, LayerVisitor, MapDetail, Result, SpaceFile, SyncMode, traced,
 };
 use extant_sys::stack::Stack;
 use extant_sys::{extents, mounted};
@@ -67,8 +67,18 @@ impl SpaceFile for HostFile {
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
         let bits =
             mounted::fallocate_bits(mode).ok_or_else(|| Error::new(ErrorKind::Unsupported))?;
-        self.fallocate_bits(bits, range)
-            .map_err(|source| self.error(source).during(mode.name()).in_range(range))
+        traced!(
+            DEBUG,
+            "fallocate",
+            (
+                path = %self.path().display(),
+                mode = mode.name(),
+                start_bytes = range.start(),
+                length_bytes = range.len()
+            ),
+            self.fallocate_bits(bits, range)
+        )
+        .map_err(|source| self.error(source).during(mode.name()).in_range(range))
     }
 
     fn for_each_extent(
@@ -120,11 +130,12 @@ impl SpaceFile for HostFile {
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {
-        match mode {
+        let sync = || match mode {
             SyncMode::Data => self.as_file().sync_data(),
             SyncMode::All => self.as_file().sync_all(),
-        }
-        .map_err(|source| self.error(source).during("sync"))
+        };
+        traced!(DEBUG, "sync", (path = %self.path().display()), sync())
+            .map_err(|source| self.error(source).during("sync"))
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
@@ -134,13 +145,16 @@ impl SpaceFile for HostFile {
     fn sync_checked(&self, check: &dyn Fn() -> Result<()>) -> Result<()> {
         check()?;
         let fail = |source| self.error(source).during("sync");
-        let mut sync = detached::Sync::start(self.as_file()).map_err(fail)?;
-        loop {
-            if let Some(result) = sync.wait(CANCEL_CHECK_INTERVAL) {
-                return result.map_err(fail);
+        let sync = || {
+            let mut sync = detached::Sync::start(self.as_file()).map_err(fail)?;
+            loop {
+                if let Some(result) = sync.wait(CANCEL_CHECK_INTERVAL) {
+                    return result.map_err(fail);
+                }
+                check()?;
             }
-            check()?;
-        }
+        };
+        traced!(DEBUG, "sync", (path = %self.path().display()), sync())
     }
 
     fn map_detail(&self) -> Result<MapDetail> {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use extant_ondisk::ext4::PhysicalBlock;
-use extant_space::Result;
+use extant_space::{Result, traced};
 
 use crate::frozen::Settled;
 use crate::log::{Log, Position};
@@ -124,7 +124,13 @@ impl Checkpoints {
         let writes = due
             .iter()
             .map(|(block, uncheckpointed)| (*block, &*uncheckpointed.contents));
-        log.disk().write_back(writes)?;
+        let (blocks, used_blocks) = (due.len(), log.used());
+        traced!(
+            DEBUG,
+            "checkpoint",
+            (blocks, left_blocks = rest, used_blocks),
+            log.disk().write_back(writes)
+        )?;
         for (block, _) in due {
             let before = table.remove(block);
             self.found_home(before);

@@ -57,6 +57,14 @@ impl CommitTarget {
         }
     }
 
+    /// The number that the next transaction has in the log, if there is one.
+    pub(crate) fn next_tid(&self) -> Option<u32> {
+        match self {
+            Self::Journal(journal) => Some(journal.head().0),
+            Self::InPlace(_) => None,
+        }
+    }
+
     /// Everything is where it belongs when this returns, after a commit.
     pub(crate) fn empty(&self) -> Result<()> {
         match self {

@@ -49,6 +49,11 @@ impl Frozen {
         self.blocks.is_empty() && self.revoked.is_empty()
     }
 
+    /// How many blocks it changes or revokes.
+    pub(crate) fn block_count(&self) -> usize {
+        self.blocks.len() + self.revoked.len()
+    }
+
     /// Blocks for the log.
     pub(crate) fn settle(self) -> Settled {
         let mut revoked = self.revoked;

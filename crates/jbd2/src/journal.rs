@@ -373,6 +373,11 @@ impl Journal {
         is_started.then(|| state.log.head().sequence)
     }
 
+    /// The same, also while there is no log.
+    pub(crate) fn head(&self) -> Sequence {
+        lock(&self.state).log.head().sequence
+    }
+
     /// The blocks of the journal for fast commits; empty without them. Their content belongs to the
     /// file system.
     pub fn fast_commits(&self) -> Range<u32> {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use extant_blockdev::Device;
 use extant_ondisk::jbd2::format::Checksums;
 use extant_ondisk::jbd2::{Format, JournalSuperblock, Sequence, unescape};
-use extant_space::{Error, Result};
+use extant_space::{Error, Result, traced};
 
 use crate::disk::Disk;
 use crate::fast_commit_blocks::FastCommitBlocks;
@@ -121,6 +121,22 @@ impl Recovery {
         if self.copies.is_empty() {
             return Ok(());
         }
+        let RecoveryReport {
+            transactions,
+            blocks,
+            revoked,
+            next,
+            ..
+        } = self.report;
+        traced!(
+            INFO,
+            "recover",
+            (transactions, blocks, revoked, next_tid = next.0),
+            self.write_copies()
+        )
+    }
+
+    fn write_copies(&self) -> Result<()> {
         let bytes = self.disk.block_bytes();
         let mut batch = Batch::new(&self.disk);
         for copies in self.copies.chunks(batch.capacity()) {

@@ -56,6 +56,7 @@ impl Provisioner<'_> {
         if let Some(reason) = no_fallocate {
             plan.fall_back_to_write_in_order(&reason);
         }
+        plan.report();
         let mut made = Provisioned {
             already_written_bytes: before.written_bytes,
             zeroed_below_bytes: self.write_through()?,
@@ -112,6 +113,7 @@ impl Provisioner<'_> {
                 .as_deref()
                 .unwrap_or("the file system does not show which parts are written"),
         );
+        plan.report();
         let whole = Self {
             range: ByteRange::new(self.range.start() - done_bytes, self.range.end()),
             ..*self

@@ -12,7 +12,7 @@
 //!
 //! Copy-on-write targets have no strategy: written space is not overwritten in place there.
 
-use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, HostIo, Result, SpaceFile};
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, HostIo, Result, SpaceFile, event};
 use extant_sys::direct::DirectIo;
 use serde::Serialize;
 
@@ -116,6 +116,17 @@ impl Plan {
         self.reject(why);
         self.strategy = Strategy::WriteInOrder;
         self.reason = "write zeros from the start to the end".to_owned();
+    }
+
+    /// Reports that it is carried out.
+    pub(crate) fn report(&self) {
+        event!(
+            INFO,
+            "plan",
+            strategy = self.strategy.name(),
+            reason = self.reason,
+            rejected = ?self.rejected
+        );
     }
 
     fn reject(&mut self, reason: &str) {

@@ -76,6 +76,7 @@ pub fn write_zeroes(
         }
         Err(error) => return Err(error),
     }
+    plan.report();
     target.write(&plan, range, 0)?;
     target.sync()?;
     let verified = target.verify_written(Contents::Zeros)?;

@@ -20,7 +20,8 @@ mod queue;
 
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Error, HostIo, Phase, Result};
+use extant_space::trace::{Level, Timer};
+use extant_space::{ByteRange, Error, HostIo, Phase, Result, ended};
 use extant_sys::buffer::AlignedBuffer;
 use extant_sys::direct;
 use extant_sys::queue::run_threads;
@@ -60,6 +61,7 @@ pub(crate) struct ZeroWriter<'a> {
     pending: Vec<ByteRange>,
     edges: Vec<ByteRange>,
     work: Work<'a>,
+    timer: Timer,
 }
 
 /// The pace and the progress of a writer.
@@ -110,6 +112,7 @@ impl<'a> ZeroWriter<'a> {
                 written_bytes: 0,
                 reported: Instant::now(),
             },
+            timer: Timer::start(Level::DEBUG),
         })
     }
 
@@ -134,6 +137,21 @@ impl<'a> ZeroWriter<'a> {
     /// Zeros everything that is pending, then the edges. Returns the bytes written.
     /// Nothing is durable before the file is synced.
     pub(crate) fn finish(mut self) -> Result<u64> {
+        let written_bytes = self.write_all();
+        let (range, timer) = (self.work.target.range, self.timer);
+        ended!(
+            timer,
+            written_bytes,
+            DEBUG,
+            "overwrite",
+            start_bytes = range.start(),
+            length_bytes = range.len(),
+            written_bytes = self.work.written_bytes
+        );
+        written_bytes
+    }
+
+    fn write_all(&mut self) -> Result<u64> {
         self.write_pending()?;
         self.work.target.check_stop()?;
         if !self.edges.is_empty() {

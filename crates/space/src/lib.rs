@@ -19,7 +19,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`: values without errors of their own
+//! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors of their
+//!    own, and events
 //! 2. `error`, `extent`: values that name ranges and sizes
 //! 3. `cancel`, `layer`, `preallocation`, `summary`: errors of cancels, and values of extents
 //! 4. `file`: the trait
@@ -43,6 +44,7 @@ mod rate;
 mod remedy;
 mod size;
 mod summary;
+pub mod trace;
 
 pub use cancel::CancelToken;
 pub use corruption::Corruption;

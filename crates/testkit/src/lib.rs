@@ -2,9 +2,10 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `busy`, `command`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries of
-//!    operations on busy files; other programs; FUSE over io_uring, turned on; a deadline for tests
-//!    on FUSE mounts; the `main` of programs whose instructions are counted; Debian packages
+//! 1. `busy`, `command`, `events`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries
+//!    of operations on busy files; other programs; events of `tracing`; FUSE over io_uring, turned
+//!    on; a deadline for tests on FUSE mounts; the `main` of programs whose instructions are
+//!    counted; Debian packages
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
 //! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
@@ -22,6 +23,7 @@
 pub mod busy;
 pub mod command;
 mod debian;
+pub mod events;
 pub mod faulty;
 pub mod fuse_rings;
 pub mod fuse_watchdog;

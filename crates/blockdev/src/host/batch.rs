@@ -15,7 +15,8 @@ mod transfer;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 
-use extant_space::{ByteRange, Error, Result};
+use extant_space::trace::{Level, Timer};
+use extant_space::{ByteRange, Error, Result, ended};
 use extant_sys::call::{Call, ReadParts, WriteParts};
 use extant_sys::queue::CallQueue;
 
@@ -79,6 +80,8 @@ struct Flying<'s> {
     _request: Option<ForegroundRequest<'s>>,
     /// Of syncs and durable writes.
     sync: Option<InFlight<'s>>,
+    /// Of syncs and changes of space.
+    timer: Timer,
 }
 
 /// Requests of one batch, each known by its number.
@@ -254,6 +257,7 @@ impl<'s> Batch<'s> {
             flight,
             _request: request,
             sync: tells.then(|| self.device.syncs.begin()),
+            timer: Timer::start(Level::DEBUG),
         });
         (tag, call)
     }
@@ -356,6 +360,7 @@ impl<'s> CallQueue<'s> for Batch<'s> {
             flight,
             _request,
             sync,
+            timer,
         } = self.flights[tag]
             .take()
             .expect("a call that was handed out");
@@ -391,9 +396,24 @@ impl<'s> CallQueue<'s> for Batch<'s> {
                 method,
                 rest,
                 purpose,
-            } => self.changed_space((owner, range, method), rest, purpose, result),
+            } => {
+                ended!(
+                    timer,
+                    result,
+                    DEBUG,
+                    purpose.name(),
+                    path = %self.device.path.display(),
+                    method = ?method,
+                    start_bytes = range.start(),
+                    length_bytes = range.len()
+                );
+                self.changed_space((owner, range, method), rest, purpose, result);
+            }
             // All owners get the first failure.
-            Flight::Sync { owners } => self.succeeded(&owners),
+            Flight::Sync { owners } => {
+                ended!(timer, result, DEBUG, "flush", path = %self.device.path.display());
+                self.succeeded(&owners);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use extant_space::{CancelToken, Control, Error, Result, Silent};
 use rustix::process::setsid;
 
 use crate::pool::PoolArgs;
+use crate::trace;
 
 /// Arguments from the parent process.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +28,7 @@ pub struct WorkArgs {
 pub(super) fn run(args: &WorkArgs, cancel: &CancelToken) -> Result<ExitCode> {
     // It fails for a leader of a process group, which needs no new session.
     let _ = setsid();
+    trace::leave_standard_error();
     let lock = std::io::stdin().as_fd().try_clone_to_owned();
     let lock = lock.map_err(|source| Error::from(source).during("take the job's lock"))?;
     let pool = args.pool.open()?;

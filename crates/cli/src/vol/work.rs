@@ -20,6 +20,7 @@ use crate::create::describe_plan;
 use crate::pool::PoolArgs;
 use crate::pool::json::VolumeJson;
 use crate::print;
+use crate::trace;
 
 use super::info::describe;
 
@@ -196,6 +197,7 @@ pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<Str
         .arg(id.to_string())
         .args(place.absolute()?)
         .current_dir("/")
+        .envs(trace::environment())
         .stdin(Stdio::from(job.hand_over()))
         .stdout(Stdio::null())
         .stderr(Stdio::null())

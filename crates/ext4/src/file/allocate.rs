@@ -17,13 +17,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, Zeroing};
+use extant_blockdev::Zeroing;
 use extant_jbd2::Extension;
 use extant_mballoc::Allocation;
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
 use extant_ondisk::ext4::layout::Mapping as MappingKind;
 use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
-use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, traced};
 
 use super::check_extents;
 use super::write::{MapPosition, Stamp};
@@ -42,6 +42,26 @@ const PIECES_MAX: u32 = 64;
 impl Engine {
     /// One operation of `fallocate(2)`.
     pub(crate) fn fallocate(
+        &self,
+        cell: &Arc<InodeCell>,
+        mode: FallocateMode,
+        range: ByteRange,
+    ) -> Result<()> {
+        traced!(
+            DEBUG,
+            "fallocate",
+            (
+                inode = cell.number.0,
+                mode = mode.name(),
+                start_bytes = range.start(),
+                length_bytes = range.len()
+            ),
+            self.fallocate_locked(cell, mode, range)
+        )
+    }
+
+    /// The same, as the only change of the file.
+    fn fallocate_locked(
         &self,
         cell: &Arc<InodeCell>,
         mode: FallocateMode,
@@ -230,7 +250,7 @@ impl Engine {
                         Zeroing::ANY
                     }
                 };
-                fs.device.write_zeroes(bytes, zeroing)?;
+                fs.write_zeroes(cell, bytes, zeroing)?;
             }
             if extent.kind == ExtentKind::Unwritten {
                 let reached = Stamp {

@@ -80,7 +80,7 @@ impl Engine {
         let blocks = ByteRange::new(first << bits, fs.block_after(range.end()) << bits);
         let missing = fs.not_written_below(cell, blocks)?;
         for part in &missing {
-            fs.device.write_zeroes(*part, Zeroing::WRITTEN)?;
+            fs.write_zeroes(cell, *part, Zeroing::WRITTEN)?;
         }
         Ok(missing.into_iter().map(ByteRange::len).sum())
     }

@@ -13,7 +13,7 @@ use extant_mballoc::{Alignment, Allocation, Block as AllocatorBlock, Goal, Reque
 use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, LeafEntry};
 use extant_ondisk::ext4::inode::{InodeFlags, TimeField};
 use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Result, event, traced};
 
 use super::check_extents;
 use super::overwrite::Done;
@@ -213,7 +213,7 @@ impl Engine {
             for part in [before, behind].into_iter().filter(|part| !part.is_empty()) {
                 let place = extent.physical.0 + (part.start - whole.start);
                 let bytes = ByteRange::new(place << bits, (place + part.end - part.start) << bits);
-                fs.device.write_zeroes(bytes, Zeroing::ALLOCATED)?;
+                fs.write_zeroes(cell, bytes, Zeroing::ALLOCATED)?;
             }
             self.convert(cell, whole, ExtentKind::Written, stamp)?;
         }
@@ -223,6 +223,27 @@ impl Engine {
     /// Converts extents of `blocks` to `kind`, in several transactions if necessary; the size
     /// changes in the last.
     pub(crate) fn convert(
+        &self,
+        cell: &Arc<InodeCell>,
+        blocks: Range<u64>,
+        kind: ExtentKind,
+        stamp: Stamp,
+    ) -> Result<()> {
+        let bits = self.fs.layout.block_bits();
+        traced!(
+            DEBUG,
+            "convert",
+            (
+                inode = cell.number.0,
+                to = ?kind,
+                start_bytes = blocks.start << bits,
+                length_bytes = (blocks.end - blocks.start) << bits
+            ),
+            self.convert_blocks(cell, blocks.clone(), kind, stamp)
+        )
+    }
+
+    fn convert_blocks(
         &self,
         cell: &Arc<InodeCell>,
         blocks: Range<u64>,
@@ -402,6 +423,16 @@ impl FsState {
         allocation: Allocation<'_>,
         stamp: Stamp,
     ) -> Result<()> {
+        let bits = self.layout.block_bits();
+        event!(
+            TRACE,
+            "allocate",
+            inode = cell.number.0,
+            kind = ?extent.kind,
+            start_bytes = u64::from(extent.logical.0) << bits,
+            length_bytes = u64::from(extent.blocks) << bits,
+            device_bytes = extent.physical.0 << bits
+        );
         let mut state = write(&cell.state);
         state.join(cell, transaction);
         let mut store = Store::new(self, transaction, cell, &mut state);
@@ -423,6 +454,26 @@ impl FsState {
         state.data_changed_in = Some(transaction.epoch());
         self.stamp_state(&mut state, transaction, stamp);
         Ok(())
+    }
+
+    /// Zeros of the file, at `range` of the device.
+    pub(super) fn write_zeroes(
+        &self,
+        cell: &InodeCell,
+        range: ByteRange,
+        zeroing: Zeroing,
+    ) -> Result<()> {
+        traced!(
+            DEBUG,
+            "write zeroes",
+            (
+                inode = cell.number.0,
+                space = ?zeroing.space,
+                device_bytes = range.start(),
+                length_bytes = range.len()
+            ),
+            self.device.write_zeroes(range, zeroing)
+        )
     }
 
     /// Runs steps on the extent tree of a file whose state is locked and part of the transaction.

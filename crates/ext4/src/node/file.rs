@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use extant_ondisk::ext4::inode::FileType;
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
-    SpaceFile, SyncMode,
+    SpaceFile, SyncMode, traced,
 };
 
 use super::Node;
@@ -57,7 +57,12 @@ impl SpaceFile for File {
 
     fn resize(&self, size_bytes: u64) -> Result<()> {
         let engine = &self.node.engine;
-        engine.record_corruption(engine.resize(&self.node.cell, size_bytes))
+        traced!(
+            DEBUG,
+            "resize",
+            (inode = self.node.cell.number.0, size_bytes),
+            engine.record_corruption(engine.resize(&self.node.cell, size_bytes))
+        )
     }
 
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
@@ -91,7 +96,16 @@ impl SpaceFile for File {
 
     fn write_through(&self, range: ByteRange) -> Result<u64> {
         let engine = &self.node.engine;
-        engine.record_corruption(engine.write_through(&self.node.cell, range))
+        traced!(
+            DEBUG,
+            "write through",
+            (
+                inode = self.node.cell.number.0,
+                start_bytes = range.start(),
+                length_bytes = range.len()
+            ),
+            engine.record_corruption(engine.write_through(&self.node.cell, range))
+        )
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {

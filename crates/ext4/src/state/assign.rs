@@ -11,7 +11,7 @@ use std::ops::Range;
 use extant_blockdev::{Assigned, Device, Operation, Request};
 use extant_mballoc::BlockRange;
 use extant_ondisk::ext4::PhysicalBlock;
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Result, traced};
 
 use super::FsState;
 use crate::options::Assign;
@@ -35,7 +35,12 @@ impl FsState {
         }
         let bits = self.layout.block_bits();
         let range = ByteRange::new(blocks.start << bits, blocks.end << bits);
-        let assigned = self.device.assign(range);
+        let assigned = traced!(
+            DEBUG,
+            "assign",
+            (device_bytes = range.start(), length_bytes = range.len()),
+            self.device.assign(range)
+        );
         match assigned {
             Ok(Assigned::Done) => self.assigned.note(&blocks),
             Ok(Assigned::Refused) => {}

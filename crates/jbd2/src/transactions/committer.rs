@@ -19,7 +19,8 @@
 
 use std::time::Instant;
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::trace::{Level, Timer};
+use extant_space::{Error, ErrorKind, Result, ended};
 
 use super::progress::Work;
 use super::shared::Shared;
@@ -122,7 +123,19 @@ fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
         commit(shared)?;
         return Ok(Synced::ByCommit);
     };
-    shared.target.write_fast_commit(&bytes)?;
+    let timer = Timer::start(Level::DEBUG);
+    let tid = timer.is_on().then(|| shared.target.next_tid());
+    let written = shared.target.write_fast_commit(&bytes);
+    ended!(
+        timer,
+        written,
+        DEBUG,
+        "commit",
+        tid,
+        kind = "fast",
+        length_bytes = bytes.len()
+    );
+    written?;
     shared.update(|progress| progress.set_durable(epoch));
     Ok(Synced::ByFastCommit)
 }
@@ -138,9 +151,25 @@ fn freeze_fast<C: Client>(shared: &Shared<C>, space: &FastCommitSpace) -> Option
 }
 
 fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
+    let timer = Timer::start(Level::DEBUG);
     let (transaction, epoch, frozen) = freeze(shared)?;
-    shared.client.write_data(transaction)?;
-    shared.target.commit(frozen)?;
+    let tid = timer.is_on().then(|| shared.target.next_tid());
+    let (blocks, freeze_us) = (frozen.block_count(), timer.microseconds());
+    let written = shared.client.write_data(transaction);
+    let written = written.and_then(|()| shared.target.commit(frozen));
+    if blocks > 0 {
+        ended!(
+            timer,
+            written,
+            DEBUG,
+            "commit",
+            tid,
+            kind = "full",
+            blocks,
+            freeze_us
+        );
+    }
+    written?;
     shared.client.committed(transaction);
     shared.update(|progress| {
         progress.set_committed(transaction);

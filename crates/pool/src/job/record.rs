@@ -12,11 +12,11 @@ use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_image::ImageOptions;
-use extant_space::{Error, ErrorKind, Progress, Result};
+use extant_space::{Error, ErrorKind, Progress, Result, event};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::status::JobFailure;
+use super::status::{JobFailure, JobState};
 use super::{JobId, JobOptions, Operation};
 use extant_hostfs::{Directory, Existing};
 
@@ -97,9 +97,32 @@ impl Outcome {
             }),
         }
     }
+
+    /// The state of a job that ended so.
+    pub(super) fn state(&self) -> JobState {
+        match &self.failure {
+            None => JobState::Done,
+            Some(failure) if failure.kind == ErrorKind::Cancelled => JobState::Cancelled,
+            Some(_) => JobState::Failed,
+        }
+    }
 }
 
 impl Record {
+    /// Reports that the job is in `state` now.
+    pub(crate) fn report(&self, state: JobState) {
+        let failure = self.outcome.as_ref().and_then(|it| it.failure.as_ref());
+        event!(
+            INFO,
+            "job",
+            job = self.id.0,
+            operation = self.operation.name(),
+            volume = %self.operation.volume(),
+            state = state.name(),
+            error = failure.map(|failure| failure.message.as_str())
+        );
+    }
+
     pub(crate) fn new(
         id: JobId,
         operation: Operation,
@@ -170,7 +193,9 @@ impl Record {
     /// Writes the record with its outcome.
     pub(crate) fn end(&mut self, jobs: &Directory, outcome: Outcome) -> Result<()> {
         let is_told_by_the_run_file = self.operation.makes_volume() && outcome.failure.is_none();
+        let state = outcome.state();
         self.outcome = Some(outcome);
+        self.report(state);
         let mut bytes = self.to_bytes();
         let spare = spare_name(self.id);
         let file = jobs.file(&spare, OFlags::RDWR)?;

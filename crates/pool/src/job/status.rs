@@ -84,13 +84,11 @@ impl JobStatus {
     pub(crate) fn new(record: &Record, observed: Observed) -> Self {
         let outcome = record.outcome.as_ref();
         let failure = outcome.and_then(|outcome| outcome.failure.clone());
-        let state = match (&record.outcome, &failure, observed.status) {
-            (Some(_), None, _) => JobState::Done,
-            (_, Some(failure), _) if failure.kind == ErrorKind::Cancelled => JobState::Cancelled,
-            (_, Some(_), _) => JobState::Failed,
-            (None, ..) if !observed.is_alive => JobState::Interrupted,
-            (None, _, Some(line)) if line.stage == Stage::Waiting => JobState::Waiting,
-            (None, ..) => JobState::Running,
+        let state = match (outcome, observed.status) {
+            (Some(outcome), _) => outcome.state(),
+            (None, _) if !observed.is_alive => JobState::Interrupted,
+            (None, Some(line)) if line.stage == Stage::Waiting => JobState::Waiting,
+            (None, _) => JobState::Running,
         };
         Self {
             id: record.id,

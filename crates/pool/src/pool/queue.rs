@@ -10,7 +10,7 @@ use std::time::Duration;
 use extant_space::{Control, Phase, Result};
 
 use super::Pool;
-use crate::job::{Record, RunStatus, Stage};
+use crate::job::{JobState, Record, RunStatus, Stage};
 use crate::state::PoolState;
 use crate::storage::{ImageWaiter, Storage};
 use crate::work::StatusWriter;
@@ -47,6 +47,7 @@ pub(super) fn wait_turn<'p>(
                     // The progress of an earlier process.
                     ..status.newest()
                 })?;
+                own.report(JobState::Running);
                 return Ok(storage);
             }
         }

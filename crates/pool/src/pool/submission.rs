@@ -61,7 +61,10 @@ impl Pool {
         let run = RunFile::create(state.jobs.dir(), id);
         let made = run.and_then(|run| record.write_new(state.jobs.dir()).map(|()| run));
         match made {
-            Ok(run) => Ok(Job::new(self, state, record, run)),
+            Ok(run) => {
+                record.report(JobState::Waiting);
+                Ok(Job::new(self, state, record, run))
+            }
             Err(error) => {
                 // The first error is the one to report.
                 let _ = state.jobs.forget(id);
@@ -162,6 +165,7 @@ impl Pool {
             })?;
         }
         drop(locked);
+        record.report(JobState::Waiting);
         Ok(Job::new(self, state, record, run))
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Result};
 
 use super::{Pool, queue};
-use crate::job::{JobId, Operation, Outcome, Record, RunFile, Stage};
+use crate::job::{JobId, JobState, Operation, Outcome, Record, RunFile, Stage};
 use crate::job_rate::JobRate;
 use crate::operation;
 use crate::state::PoolState;
@@ -100,6 +100,7 @@ impl<'p> Job<'p> {
             && on_stop == OnStop::Interrupt
             && !self.run.must_stop();
         if is_interrupted {
+            self.record.report(JobState::Interrupted);
             return Err(error);
         }
         let undone = if has_begun || storage.is_some() {

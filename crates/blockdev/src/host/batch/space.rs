@@ -2,7 +2,7 @@
 
 use std::io;
 
-use extant_space::{ByteRange, Error, ErrorKind};
+use extant_space::{ByteRange, Error, ErrorKind, event};
 use extant_sys::call::Call;
 
 use super::{Batch, Flight, Job};
@@ -18,6 +18,14 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Discard => "discard",
+            Self::Assign => "assign",
+            Self::Zero(_) => "write zeroes",
+        }
+    }
+
     /// `method` allocates the range that is then zeroed by writing data.
     fn needs_data_after(self, method: OffloadMethod) -> bool {
         matches!(self, Self::Zero(_)) && method == OffloadMethod::Allocate
@@ -62,6 +70,14 @@ impl<'s> Batch<'s> {
 
     /// No way is left.
     fn do_without(&mut self, owner: usize, range: ByteRange, purpose: Purpose) {
+        event!(
+            DEBUG,
+            purpose.name(),
+            path = %self.device.path.display(),
+            method = "none",
+            start_bytes = range.start(),
+            length_bytes = range.len()
+        );
         let unsupported = |detail| {
             Error::new(ErrorKind::Unsupported)
                 .detail(detail)

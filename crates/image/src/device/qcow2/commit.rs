@@ -13,10 +13,11 @@
 //! that waits for a running commit needs the next one, which serves all waiters.
 
 use extant_blockdev::{Device, Zeroing};
-use extant_space::{ByteRange, Result};
+use extant_space::{ByteRange, Result, traced};
 use parking_lot::MutexGuard;
 
 use super::Qcow2;
+use super::cluster_cache::DirtyRange;
 use super::metadata::{CommitBatch, Retired};
 use super::space::Run;
 
@@ -129,7 +130,17 @@ impl Qcow2 {
             metadata.is_committing = true;
             metadata.begin_round()
         };
-        let result = self.write_round(&round);
+        let result = traced!(
+            DEBUG,
+            "commit",
+            (
+                refcount_bytes = total_bytes(&round.refcounts),
+                l2_bytes = total_bytes(&round.l2),
+                l1_bytes = total_bytes(&round.l1),
+                released_clusters = round.released.len()
+            ),
+            self.write_round(&round)
+        );
         {
             let mut metadata = self.metadata();
             metadata.end_round(round, result.is_ok());
@@ -197,4 +208,8 @@ impl Qcow2 {
         }
         Ok(())
     }
+}
+
+fn total_bytes(ranges: &[DirtyRange]) -> usize {
+    ranges.iter().map(|range| range.bytes.len()).sum()
 }
