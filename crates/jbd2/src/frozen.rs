@@ -44,6 +44,11 @@ impl Frozen {
         self.revoked.push(block);
     }
 
+    /// Number of changed blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.revoked.is_empty()
