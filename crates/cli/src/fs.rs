@@ -23,6 +23,7 @@ mod owner;
 mod put;
 mod remove;
 mod stat;
+mod stats;
 mod time;
 mod tree;
 
@@ -82,6 +83,7 @@ enum FsCommand {
     Freefrag(freefrag::FreefragArgs),
     Frag(frag::FragArgs),
     Dump(dump::DumpArgs),
+    Stats(stats::StatsArgs),
     Check(check::CheckArgs),
     Mkfs(mkfs::MkfsArgs),
 }
@@ -109,6 +111,7 @@ pub fn run(args: &FsArgs, cancel: &CancelToken) -> ExitCode {
         Freefrag(args) => plain(freefrag::run(args)),
         Frag(args) => plain(frag::run(args, cancel)),
         Dump(args) => plain(dump::run(args)),
+        Stats(args) => plain(stats::run(args)),
         Check(args) => check::run(args, cancel),
         Mkfs(args) => plain(mkfs::run(args)),
     }

@@ -8,6 +8,7 @@
 //! The image is locked as long as it is mounted, by the same locks as for `extant fs`.
 
 mod helper;
+mod remount;
 mod server;
 
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use clap::Args;
 use extant_ext4::Access;
 use extant_mount::MountOptions;
-use extant_space::{CancelToken, Result};
+use extant_space::{CancelToken, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::background::{self, RunMode, Started};
@@ -35,11 +36,16 @@ pub use helper::{mount_helper, umount_helper};
 /// journal that needs recovery is replayed; an image that may not be written is mounted read-only.
 /// `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes included.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "\
+extant mount [OPTIONS] IMAGE DIR
+       extant mount -o remount,OPTIONS [IMAGE] DIR",
+    after_help = "\
 Examples:
   extant mount disk.img mnt                     in the background
   extant mount -o ro,allow_other disk.img mnt
   extant mount -f disk.img mnt                  until Ctrl-C
+  extant mount -o remount,mb_optimize_scan=0 mnt
   extant umount mnt                             waits until the image is closed and durable
   mount -t fuse.extant -o helper=fuse.extant disk.img /mnt      by mount(8) and fstab(5)
 
@@ -57,6 +63,11 @@ Options after -o, separated by commas; those that contradict an earlier one coun
   commit=SECONDS                                how long a change may wait for its commit (5)
   assign=off|try|require                        give new space its place on the device below at once
   discard, nodiscard                            inform the disk or file below of freed blocks
+  mb_optimize_scan=0|1                          how the allocator finds groups: all in order, or by an
+                                                index of their free space (1)
+  reservation, noreservation                    whether space is reserved behind files that grow
+  remount                                       change the two above on a mount, as its user or root;
+                                                the kernel's own: mount -o remount,... of mount(8)
   writeback, no_writeback                       whether the kernel delays writes
   io_uring, no_io_uring                         requests through io_uring (Linux 6.14, with the
                                                 parameter enable_uring of fuse): faster where
@@ -71,14 +82,15 @@ SIGINT, SIGTERM and SIGHUP unmount: at once, or when the last file in use is clo
 ends the server as a crash would, after which the next mount recovers the image.
 mount(8) finds this program as /sbin/mount.fuse.extant. With the option helper=fuse.extant umount(8) finds
 it as /sbin/umount.fuse.extant, and waits as extant umount does; without that option umount(8) does not.
-Exit status: see extant --help.")]
+Exit status: see extant --help."
+)]
 pub struct MountArgs {
     /// The image, disk or NBD export (its URI)
     pub image: PathBuf,
 
     /// The mount point; its content is hidden meanwhile
     #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
+    pub directory: Option<PathBuf>,
 
     /// Options of the mount, as listed below
     #[arg(short = 'o', value_name = "OPTIONS")]
@@ -178,7 +190,9 @@ impl Wish {
         options.assign = args.assign.map_or(options.assign, Into::into);
         Ok(Self {
             image: args.image.clone(),
-            directory: args.directory.clone(),
+            directory: args.directory.clone().ok_or_else(|| {
+                Error::new(ErrorKind::InvalidArgument).detail("DIR is missing; try --help")
+            })?,
             options,
             on_read_only: if args.read_write {
                 OnReadOnly::Fail
@@ -210,6 +224,12 @@ impl Wish {
 
 /// Mounts.
 pub fn run(args: &MountArgs, cancel: &CancelToken) -> ExitCode {
+    if let Some(done) = remount::wanted(args) {
+        return match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::report(&error, Style::Line),
+        };
+    }
     let done = Wish::of(args).and_then(|wish| match (args.foreground, args.background_server) {
         (true, _) => server::run(&wish, RunMode::Foreground, cancel),
         (_, true) => server::run(&wish, RunMode::Background, cancel),

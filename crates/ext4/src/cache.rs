@@ -15,7 +15,8 @@
 //!
 //! Lock order: a block's lock is the last.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use extant_blockdev::Device;
 use extant_jbd2::{Journal, TransactionId};
@@ -33,12 +34,35 @@ pub(crate) struct BlockCache {
     journal: Option<Arc<Journal>>,
     block_bytes: usize,
     blocks: PinnedCache<PhysicalBlock, Block>,
+    counts: Arc<Counts>,
+}
+
+/// Use of the cache since the file system was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Blocks in the cache.
+    pub blocks: u64,
+    /// Blocks that it keeps at most, apart from those in use.
+    pub capacity_blocks: u64,
+    /// Reads and changes of a block that was in the cache.
+    pub hits: u64,
+    /// Those of a block that was read from the device or the journal.
+    pub misses: u64,
+}
+
+/// Counters outside of the cached blocks.
+#[derive(Default)]
+struct Counts {
+    /// Of blocks that are no longer in the cache.
+    hits: AtomicU64,
+    misses: AtomicU64,
 }
 
 /// One block.
 pub(crate) struct Block {
     number: PhysicalBlock,
     state: Mutex<CacheState>,
+    counts: Arc<Counts>,
 }
 
 struct CacheState {
@@ -49,6 +73,8 @@ struct CacheState {
     /// The last transaction that made it out of a free block.
     created_in: Option<TransactionId>,
     forgotten: bool,
+    /// Counted under the lock, which costs no other cache line.
+    hits: u64,
 }
 
 /// The owner of changes to blocks for a transaction.
@@ -72,6 +98,19 @@ impl BlockCache {
             journal,
             block_bytes,
             blocks: held_cache(capacity),
+            counts: Arc::default(),
+        }
+    }
+
+    /// Visits every block in the cache.
+    pub(crate) fn statistics(&self) -> CacheStatistics {
+        let cached = self.blocks.iter();
+        let hits: u64 = cached.map(|(_, block)| lock(&block.state).hits).sum();
+        CacheStatistics {
+            blocks: self.blocks.len() as u64,
+            capacity_blocks: self.blocks.capacity(),
+            hits: hits + self.counts.hits.load(Ordering::Relaxed),
+            misses: self.counts.misses.load(Ordering::Relaxed),
         }
     }
 
@@ -165,7 +204,9 @@ impl BlockCache {
                     changed_in: None,
                     created_in: None,
                     forgotten: false,
+                    hits: 0,
                 }),
+                counts: Arc::clone(&self.counts),
             }))
         });
         made.expect("making one does not fail")
@@ -193,8 +234,10 @@ impl BlockCache {
         validate: Validator<'_>,
     ) -> Result<()> {
         if state.bytes.is_some() {
+            state.hits += 1;
             return Ok(());
         }
+        self.counts.misses.fetch_add(1, Ordering::Relaxed);
         let journal = self.journal.as_ref();
         let bytes = match journal.and_then(|journal| journal.lookup(number)) {
             Some(bytes) => bytes,
@@ -227,6 +270,14 @@ impl Block {
         let state = lock(&self.state);
         let bytes = state.bytes.as_ref().filter(|_| !state.forgotten)?;
         Some((self.number, Arc::clone(bytes)))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let hits = state.unwrap_or_else(PoisonError::into_inner).hits;
+        self.counts.hits.fetch_add(hits, Ordering::Relaxed);
     }
 }
 

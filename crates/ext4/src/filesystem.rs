@@ -12,7 +12,8 @@ use extant_ondisk::ext4::Access;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::engine::Engine;
-use crate::state::Statistics;
+use crate::options::AllocatorPolicy;
+use crate::state::{Counters, Statistics};
 
 /// An ext4 file system.
 ///
@@ -82,6 +83,25 @@ impl Filesystem {
     /// How full it is.
     pub fn statistics(&self) -> Statistics {
         self.engine.fs.statistics()
+    }
+
+    /// Counters of its work since it was opened.
+    pub fn counters(&self) -> Counters {
+        let journal = self.engine.journal.as_ref();
+        self.engine
+            .fs
+            .counters(journal.map(|journal| journal.statistics()))
+    }
+
+    /// How blocks are searched for.
+    pub fn allocator_policy(&self) -> AllocatorPolicy {
+        self.engine.fs.allocator_policy()
+    }
+
+    /// Changes how blocks are searched for from now on. Without
+    /// [`Reservation::Windows`](crate::Reservation::Windows) the windows of all files are freed.
+    pub fn set_allocator_policy(&self, policy: AllocatorPolicy) {
+        self.engine.fs.set_allocator_policy(policy);
     }
 
     /// Whether it can be changed.

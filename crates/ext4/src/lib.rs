@@ -88,6 +88,9 @@ pub use inspect::{FoundInode, JournalLook, TreeEntry, TreeNode};
 pub use namespace::{ListedName, RenameMode};
 pub use new_node::{NewKind, NewNode};
 pub use node::{AccessTime, AttributeChange, Attributes, File, FollowLast, Node, Times};
-pub use options::{Assign, DeviceZeroes, Discard, OnError, Options, Replay, Reserve};
-pub use state::Statistics;
+pub use options::{
+    AllocatorPolicy, Assign, DeviceZeroes, Discard, GroupScan, OnError, Options, Replay,
+    Reservation, Reserve,
+};
+pub use state::{CacheStatistics, Counters, Statistics};
 pub use xattr::XattrMode;

@@ -24,6 +24,8 @@ pub struct Options {
     pub zeroes: DeviceZeroes,
     /// Whether blocks kept for root may be taken.
     pub reserve: Reserve,
+    /// How blocks are searched for, at first.
+    pub allocator: AllocatorPolicy,
     /// Blocks of metadata kept in memory.
     pub cached_blocks: usize,
     /// Inodes kept in memory.
@@ -80,6 +82,43 @@ pub enum Reserve {
     Take,
 }
 
+/// How blocks are searched for. Can be changed while the file system is open
+/// ([`Filesystem::set_allocator_policy`](crate::Filesystem::set_allocator_policy)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocatorPolicy {
+    /// Which groups are scanned.
+    pub scan: GroupScan,
+    /// Whether space is reserved behind files that grow.
+    pub reservation: Reservation,
+}
+
+/// Which groups a search scans (`mb_optimize_scan` of ext4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScan {
+    /// All in order from the goal on (0).
+    Linear,
+    /// Those that an index of free runs selects (1).
+    Optimised,
+}
+
+/// Whether files that grow get windows (`reservation` and `noreservation` of ext2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// Blocks behind those of a file are reserved for it until it is closed, or others need them.
+    Windows,
+    /// None: the blocks of files that grow concurrently interleave.
+    None,
+}
+
+impl Default for AllocatorPolicy {
+    fn default() -> Self {
+        Self {
+            scan: GroupScan::Optimised,
+            reservation: Reservation::Windows,
+        }
+    }
+}
+
 /// How the device zeroes blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceZeroes {
@@ -103,6 +142,7 @@ impl Default for Options {
             assign: Assign::Try,
             zeroes: DeviceZeroes::Written,
             reserve: Reserve::Keep,
+            allocator: AllocatorPolicy::default(),
             cached_blocks: 16 * 1024,
             cached_inodes: 64 * 1024,
         }

@@ -5,6 +5,7 @@
 
 mod assign;
 mod assigned;
+mod counters;
 mod freeze;
 mod statistics;
 mod superblock;
@@ -23,7 +24,9 @@ use crate::options::Options;
 use crate::orphan_list::Orphans;
 use crate::transaction::{Running, TransactionId};
 
+pub use crate::cache::CacheStatistics;
 pub(crate) use assigned::AssignedBlocks;
+pub use counters::Counters;
 pub(crate) use freeze::allocator_id;
 pub use statistics::Statistics;
 pub(crate) use superblock::{note_on_device, read_superblock};

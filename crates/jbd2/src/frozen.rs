@@ -44,14 +44,14 @@ impl Frozen {
         self.revoked.push(block);
     }
 
+    /// Number of changed blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.revoked.is_empty()
-    }
-
-    /// How many blocks it changes or revokes.
-    pub(crate) fn block_count(&self) -> usize {
-        self.blocks.len() + self.revoked.len()
     }
 
     /// Blocks for the log.

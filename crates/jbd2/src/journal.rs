@@ -73,6 +73,8 @@ pub struct LogUse {
     pub blocks: u32,
     /// Those of transactions that are not checkpointed.
     pub used: u32,
+    /// Those of all transactions that were written since the journal was opened.
+    pub logged: u64,
 }
 
 /// Position of the next fast commit.
@@ -361,6 +363,7 @@ impl Journal {
         LogUse {
             blocks: state.log.ring().blocks(),
             used: state.log.used(),
+            logged: state.log.logged(),
         }
     }
 

@@ -84,5 +84,5 @@ pub use journal::{
 pub use location::{JournalLocation, Run};
 pub use recover::{Overlay, Recovery, RecoveryReport};
 pub use transactions::{
-    Client, Epoch, Extension, Handle, TransactionId, TransactionOptions, Transactions,
+    Client, Epoch, Extension, Handle, Statistics, TransactionId, TransactionOptions, Transactions,
 };

@@ -49,6 +49,8 @@ pub(crate) struct Log {
     next: Sequence,
     /// Blocks from the tail to the head.
     used: u32,
+    /// Blocks of all transactions since it was opened.
+    logged: u64,
 }
 
 /// A location in the log, and the transaction that begins there.
@@ -80,6 +82,7 @@ impl Log {
             next: superblock.sequence().next(),
             superblock,
             used: 0,
+            logged: 0,
         }
     }
 
@@ -117,6 +120,11 @@ impl Log {
     /// Blocks from the tail to the head.
     pub(crate) fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Blocks of all transactions that were written since it was opened.
+    pub(crate) fn logged(&self) -> u64 {
+        self.logged
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -201,6 +209,7 @@ impl Log {
 
         self.head = self.ring.after(self.head, space);
         self.used += space;
+        self.logged += u64::from(space);
         self.next = self.next.next();
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! commit* ([`Client::fast_commit`]). Time is divided into [`Epoch`]s for that, which end with each
 //! commit, full or fast.
 //!
-//! Cost of a handle: a shared lock and two additions on a cache line that few threads share.
+//! Cost of a handle: a shared lock and three additions on a cache line that few threads share.
 //! Nothing is written by all threads: a thread enters the barrier of its own [`Slot`](slots::Slot),
 //! and takes credits from the slot's lease on the transaction.
 //!
@@ -22,6 +22,7 @@ mod handle;
 mod progress;
 mod shared;
 mod slots;
+mod statistics;
 
 use std::fmt;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use handle::assert_no_handle;
 use shared::Shared;
 
 pub use handle::{Extension, Handle};
+pub use statistics::Statistics;
 
 /// A transaction of this opening of the journal, counted from 1. Not its number on the disk: those
 /// that changed nothing have none there.
@@ -272,6 +274,11 @@ impl<C: Client> Transactions<C> {
             CommitTarget::Journal(journal) => Some(journal),
             CommitTarget::InPlace(_) => None,
         }
+    }
+
+    /// The counters. May wait while a transaction is written to the log.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.statistics()
     }
 
     /// The error that stopped the journal.

@@ -7,9 +7,7 @@ use std::ops::{ControlFlow, Range};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
-use crate::options::Options;
-#[cfg(feature = "ablation")]
-use crate::options::Policy;
+use crate::options::{Options, Policy, Windows};
 use crate::owner::{Free, Owner};
 use crate::pending::DiscardGuard;
 use crate::shared::{CorruptGroup, Shared};
@@ -146,15 +144,27 @@ impl Allocator {
     }
 
     /// Switches the policy for requests from now on.
-    #[cfg(feature = "ablation")]
     pub fn set_policy(&self, policy: Policy) {
         self.shared.set_policy(policy);
     }
 
     /// The policy.
-    #[cfg(feature = "ablation")]
     pub fn policy(&self) -> Policy {
         self.shared.policy()
+    }
+
+    /// Whether growing files get new windows from now on. Existing ones are freed where they do
+    /// not.
+    pub fn set_windows(&self, windows: Windows) {
+        self.shared.set_windows(windows);
+        if windows == Windows::Closed {
+            self.shared.reclaim_windows();
+        }
+    }
+
+    /// Whether growing files get new windows.
+    pub fn windows(&self) -> Windows {
+        self.shared.windows()
     }
 
     /// Number of stream goals.

@@ -41,9 +41,11 @@ pub(crate) enum Count {
     CriterionHits,
     /// And one for each further criterion.
     GroupsScanned = Self::CriterionHits as isize + CRITERIA as isize,
+    /// And one for each further criterion.
+    GroupsPassed = Self::GroupsScanned as isize + CRITERIA as isize,
 }
 
-const COUNTS: usize = Count::GroupsScanned as usize + CRITERIA;
+const COUNTS: usize = Count::GroupsPassed as usize + CRITERIA;
 
 /// Counters of the allocator since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -64,6 +66,9 @@ pub struct Statistics {
     pub hits: CriterionCounts,
     /// Groups that each criterion scanned.
     pub groups_scanned: CriterionCounts,
+    /// Groups that the linear scan of each criterion passed over, because their runs are too short
+    /// or their bitmap has not been read. The index does not visit such groups.
+    pub groups_passed: CriterionCounts,
     /// Groups skipped because another thread held their lock.
     pub groups_busy: u64,
     /// Groups whose bitmap was read.
@@ -78,6 +83,10 @@ pub struct Statistics {
     pub reused_blocks: u64,
     /// Windows reclaimed because no free space was left.
     pub windows_reclaimed: u64,
+    /// Blocks that were added to windows.
+    pub window_blocks_added: u64,
+    /// Blocks of windows that were freed without having been used.
+    pub window_blocks_released: u64,
 }
 
 /// A number for each criterion, in the order they are tried.
@@ -93,6 +102,24 @@ pub struct CriterionCounts {
     pub goal_length_slow: u64,
     /// Anything.
     pub any_free: u64,
+}
+
+impl CriterionCounts {
+    /// In the order that the criteria are tried.
+    pub fn to_array(&self) -> [u64; CRITERIA] {
+        [
+            self.power_of_two,
+            self.goal_length_fast,
+            self.best_available,
+            self.goal_length_slow,
+            self.any_free,
+        ]
+    }
+
+    /// The sum over all criteria.
+    pub fn total(&self) -> u64 {
+        self.to_array().iter().sum()
+    }
 }
 
 impl From<[u64; CRITERIA]> for CriterionCounts {
@@ -139,6 +166,10 @@ impl Counters {
         self.add_at(Count::GroupsScanned as usize + criterion, 1);
     }
 
+    pub(crate) fn groups_passed(&self, criterion: usize, groups: u32) {
+        self.add_at(Count::GroupsPassed as usize + criterion, groups.into());
+    }
+
     pub(crate) fn lock_waited(&self, waited: Option<Duration>) {
         if let Some(waited) = waited {
             self.add(Count::LockWaits, 1);
@@ -173,6 +204,7 @@ impl Counters {
             stream_goal_hits: of(Count::StreamGoalHits),
             hits: criteria(Count::CriterionHits),
             groups_scanned: criteria(Count::GroupsScanned),
+            groups_passed: criteria(Count::GroupsPassed),
             groups_busy: of(Count::GroupsBusy),
             groups_loaded: of(Count::GroupsLoaded),
             lock_waits: of(Count::LockWaits),
@@ -180,6 +212,8 @@ impl Counters {
             freed_blocks: of(Count::FreedBlocks),
             reused_blocks: of(Count::ReusedBlocks),
             windows_reclaimed: of(Count::WindowsReclaimed),
+            window_blocks_added: of(Count::WindowBlocksAdded),
+            window_blocks_released: of(Count::WindowBlocksReleased),
         }
     }
 

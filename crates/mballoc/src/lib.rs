@@ -84,10 +84,8 @@ pub use allocator::{Allocator, InFlightDiscard};
 pub use counters::{CriterionCounts, Statistics};
 pub use geometry::Geometry;
 #[cfg(feature = "ablation")]
-pub use options::{
-    BusyGroups, FreedExtents, FullGroups, IndexKind, Policy, SharedState, StreamGoals,
-};
-pub use options::{Options, Reservation, Reuse};
+pub use options::{BusyGroups, FreedExtents, FullGroups, IndexKind, SharedState, StreamGoals};
+pub use options::{Options, Policy, Reservation, Reuse, Windows};
 pub use owner::{Allocation, Free, Owner};
 pub use request::{Alignment, Goal, Request, RequestFlags, TransactionId};
 pub use shared::CorruptGroup;

@@ -2,7 +2,8 @@
 //!
 //! The feature `ablation` adds a switch for each of the mballoc scalability patches
 //! (docs/background.md) and for each improvement beyond them, so that the older behaviour can be
-//! measured and tested. Without the feature, only the default behaviour is compiled.
+//! measured and tested. Without the feature, only the default behaviour and the linear scan are
+//! compiled.
 
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -10,8 +11,8 @@ use serde::Serialize;
 /// The options of the allocator. [`Options::default`] suits every file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Options {
-    /// Which groups are scanned, and in which order. Can be changed at run time.
-    #[cfg(feature = "ablation")]
+    /// Which groups are scanned, and in which order. Can be changed at run time
+    /// ([`Allocator::set_policy`](crate::Allocator::set_policy)).
     pub policy: Policy,
     /// How a search treats a group that another thread holds.
     #[cfg(feature = "ablation")]
@@ -43,7 +44,6 @@ pub struct Options {
 }
 
 /// Which groups are scanned, and in which order.
-#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -53,6 +53,7 @@ pub enum Policy {
     Optimised,
     /// As `Optimised`, but a new file begins at the last allocation of any file, so that the disk
     /// is used evenly.
+    #[cfg(feature = "ablation")]
     Rotating,
 }
 
@@ -144,6 +145,17 @@ pub enum Reservation {
     None,
 }
 
+/// Whether growing files get new windows. Can be changed at run time
+/// ([`Allocator::set_windows`](crate::Allocator::set_windows)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Windows {
+    /// They do, as [`Options::reservation`] says.
+    Open,
+    /// They do not.
+    Closed,
+}
+
 /// Blocks that were allocated and freed inside one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -157,7 +169,6 @@ pub enum Reuse {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            #[cfg(feature = "ablation")]
             policy: Policy::Optimised,
             #[cfg(feature = "ablation")]
             busy_groups: BusyGroups::Skip,

@@ -14,7 +14,7 @@ use std::fmt;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
-use crate::options::{Reservation, Reuse};
+use crate::options::{Reservation, Reuse, Windows};
 use crate::registry::{OwnerShared, OwnerState};
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::search::Plan;
@@ -229,7 +229,10 @@ impl Owner {
             return None;
         };
         let none = RequestFlags::METADATA | RequestFlags::NO_NORMALISE;
-        if request.flags.intersects(none) || request.alignment != Alignment::Any {
+        if request.flags.intersects(none)
+            || request.alignment != Alignment::Any
+            || self.shared.windows() == Windows::Closed
+        {
             return None;
         }
         let grown = state.blocks.saturating_mul(growth.into());

@@ -20,15 +20,15 @@ use crate::counters::{Count, Counters, SpreadSum};
 use crate::goals::Goals;
 use crate::group::{Body, Group, Loaded};
 use crate::index::{ClassMask, RunIndex};
-use crate::options::Options;
 #[cfg(feature = "ablation")]
-use crate::options::{BusyGroups, FullGroups, Policy};
+use crate::options::{BusyGroups, FullGroups};
+use crate::options::{Options, Policy, Windows};
 use crate::pending::PendingList;
 use crate::registry::OwnerRegistry;
 use crate::segments::Segments;
-#[cfg(feature = "ablation")]
-use crate::sync::AtomicU8;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed, try_lock};
+use crate::sync::{
+    AtomicU8, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed, try_lock,
+};
 use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber};
 
 pub(crate) struct Shared {
@@ -44,8 +44,9 @@ pub(crate) struct Shared {
     pub(crate) resizing: Mutex<()>,
     pub(crate) table: Segments<Group>,
     pub(crate) index: RunIndex,
-    #[cfg(feature = "ablation")]
     policy: AtomicU8,
+    /// 1 while growing files get new windows.
+    windows: AtomicU8,
     pub(crate) goals: Goals,
     /// Group where a rotating allocation begins.
     #[cfg(feature = "ablation")]
@@ -101,8 +102,8 @@ impl Shared {
                 shape.blocks(),
                 groups,
             ),
-            #[cfg(feature = "ablation")]
             policy: AtomicU8::new(0),
+            windows: AtomicU8::new(1),
             goals: Goals::new(&options, groups),
             #[cfg(feature = "ablation")]
             rotation: CachePadded::new(AtomicU32::new(0)),
@@ -118,7 +119,6 @@ impl Shared {
             shape,
             options,
         };
-        #[cfg(feature = "ablation")]
         shared.set_policy(shared.options.policy);
         for group in 0..groups {
             shared.enter(group);
@@ -156,20 +156,20 @@ impl Shared {
             .store(geometry.groups(), Ordering::Release);
     }
 
-    #[cfg(feature = "ablation")]
     pub(crate) fn policy(&self) -> Policy {
         match self.policy.load(Ordering::Relaxed) {
             0 => Policy::Linear,
-            1 => Policy::Optimised,
-            _ => Policy::Rotating,
+            #[cfg(feature = "ablation")]
+            2 => Policy::Rotating,
+            _ => Policy::Optimised,
         }
     }
 
-    #[cfg(feature = "ablation")]
     pub(crate) fn set_policy(&self, policy: Policy) {
         let value = match policy {
             Policy::Linear => 0,
             Policy::Optimised => 1,
+            #[cfg(feature = "ablation")]
             Policy::Rotating => 2,
         };
         self.policy.store(value, Ordering::Relaxed);
@@ -177,10 +177,19 @@ impl Shared {
 
     /// Whether searches scan every group in order (`Policy::Linear`).
     pub(crate) fn scans_linearly(&self) -> bool {
-        #[cfg(feature = "ablation")]
-        return self.policy() == Policy::Linear;
-        #[cfg(not(feature = "ablation"))]
-        false
+        self.policy() == Policy::Linear
+    }
+
+    pub(crate) fn windows(&self) -> Windows {
+        match self.windows.load(Ordering::Relaxed) {
+            0 => Windows::Closed,
+            _ => Windows::Open,
+        }
+    }
+
+    pub(crate) fn set_windows(&self, windows: Windows) {
+        let value = u8::from(windows == Windows::Open);
+        self.windows.store(value, Ordering::Relaxed);
     }
 
     /// The group where a search without goal begins with `Policy::Rotating`.

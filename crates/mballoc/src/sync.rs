@@ -7,19 +7,13 @@ use std::time::{Duration, Instant};
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, TryLockError, Weak,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
-
-#[cfg(all(feature = "ablation", not(feature = "shuttle")))]
-pub(crate) use std::sync::atomic::AtomicU8;
-
-#[cfg(all(feature = "ablation", feature = "shuttle"))]
-pub(crate) use shuttle::sync::atomic::AtomicU8;
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
     Arc, Mutex, MutexGuard, TryLockError, Weak,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
 /// A thread that panicked with the lock held may have left the state inconsistent.

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use extant_mballoc::{
-    Alignment, Allocator, BitmapSource, Block, BlockRange, FullGroups, Geometry, Goal, GroupNumber,
-    Options, Owner, Policy, Request, RequestFlags, Reservation, StreamGoals,
+    Alignment, Allocator, BitmapSource, Block, BlockRange, CriterionCounts, FullGroups, Geometry,
+    Goal, GroupNumber, Options, Owner, Policy, Request, RequestFlags, Reservation, Statistics,
+    StreamGoals,
 };
 use extant_space::{Error, ErrorKind, Result};
 
@@ -374,6 +375,36 @@ fn linear_policy_scans_groups_in_order_and_rotating_from_the_last() {
     let groups =
         [(); 3].map(|()| take(&allocator.owner(0, 0), &Request::data(600)).start().0 / PER_GROUP);
     assert_eq!(groups, [0, 1, 3], "behind the last, where there is room");
+}
+
+#[test]
+fn groups_passed_over_are_counted_under_the_linear_policy_alone() {
+    // Only the last of five groups has a run of 8 blocks.
+    let is_used = |block: u64| block < 4 * PER_GROUP && block.is_multiple_of(8);
+    let allocator = open_known(5, alone(), is_used);
+    let request = Request {
+        flags: RequestFlags::empty(),
+        minimum: 8,
+        ..Request::data(8)
+    };
+    let take = |policy| {
+        allocator.set_policy(policy);
+        let before = allocator.statistics();
+        take(&allocator.owner(0, 0), &request);
+        let after = allocator.statistics();
+        let counted = |counts: fn(&Statistics) -> CriterionCounts| {
+            counts(&after).power_of_two - counts(&before).power_of_two
+        };
+        [
+            counted(|all| all.hits),
+            counted(|all| all.groups_scanned),
+            counted(|all| all.groups_passed),
+        ]
+    };
+    assert_eq!(take(Policy::Optimised), [1, 1, 0]);
+    assert_eq!(take(Policy::Linear), [1, 1, 4]);
+    assert_eq!(take(Policy::Optimised), [1, 1, 0]);
+    assert_eq!(allocator.statistics().groups_passed.total(), 4);
 }
 
 #[test]

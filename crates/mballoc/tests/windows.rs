@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use extant_mballoc::{
     Alignment, Allocator, Block, BlockRange, Free, Geometry, Goal, Options, Owner, Request,
-    RequestFlags, Reservation, StreamGoals,
+    RequestFlags, Reservation, StreamGoals, Windows,
 };
 use extant_space::ErrorKind;
 
@@ -82,6 +82,28 @@ fn file_that_grows_is_answered_from_its_window() {
     assert_eq!(runs.len(), 1);
     assert_eq!(allocator.statistics().window_hits, 16);
     assert_eq!(allocator.free_blocks(), 4 * PER_GROUP - 17);
+}
+
+#[test]
+fn windows_are_freed_when_they_are_switched_off_and_none_is_opened_until_on() {
+    let allocator = open(4, WINDOWS, |_| false);
+    let owner = allocator.owner(1, 0);
+    let mut runs = Vec::new();
+    append(&owner, &mut runs);
+    let opened = kept(&owner);
+    assert!(opened > 0);
+    allocator.set_windows(Windows::Closed);
+    assert_eq!((allocator.windows(), kept(&owner)), (Windows::Closed, 0));
+    let released = allocator.statistics().window_blocks_released;
+    assert_eq!(released, opened);
+    (0..5).for_each(|_| append(&owner, &mut runs));
+    let all = allocator.statistics();
+    assert_eq!((kept(&owner), all.window_hits), (0, 0));
+    assert_eq!(all.window_blocks_added, opened);
+    allocator.set_windows(Windows::Open);
+    append(&owner, &mut runs);
+    assert!(kept(&owner) > 0);
+    assert_eq!(allocator.check(), Ok(()));
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! Format and rules for callers: docs/formats/ioctl.md.
 
 pub use extant_sys::mounted::{
-    EXTENTS, EXTENTS_MAX, ExtentsPage, FALLOCATE, Fallocate, MAGIC, MappedExtent, PROBE, Probe,
-    TYPE, UNWRITTEN, VERSION, fallocate_bits, fallocate_mode, probe_flags,
+    ALLOCATOR, Allocator, AllocatorCounters, CacheCounters, EXTENTS, EXTENTS_MAX, ExtentsPage,
+    FALLOCATE, Fallocate, JournalCounters, MAGIC, MappedExtent, PROBE, Probe, STATISTICS,
+    Statistics, TYPE, UNWRITTEN, VERSION, allocator_bits, fallocate_bits, fallocate_mode,
+    probe_flags, statistics_flags,
 };

@@ -13,4 +13,4 @@ pub mod ioctl;
 mod options;
 pub mod volume;
 
-pub use options::{IdMapping, MountOptions};
+pub use options::{AllocatorOptions, IdMapping, MountOptions};

@@ -8,6 +8,8 @@
 //! [`MountOptions`] is displayed in the syntax that it parses, so that another process can repeat
 //! the mount.
 
+mod allocator;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use extant_ext4::{Access, Assign, DeviceZeroes, Discard, OnError, Replay};
 use extant_fuse::options::{Known, list};
 use extant_space::{Error, Result};
 use rustix::mount::MountFlags;
+
+pub use allocator::AllocatorOptions;
 
 /// How an ext4 file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct MountOptions {
     /// Reaction to corrupt metadata (`errors=continue`, `errors=remount-ro`); by default that of
     /// the superblock.
     pub on_error: Option<OnError>,
+    /// How blocks are searched for, which a remount can change.
+    pub allocator: AllocatorOptions,
     /// Interval of commits (`commit=`, in seconds).
     pub commit_interval: Option<Duration>,
     /// The user outside to which files of the image's user 0 belong (`uid=`).
@@ -65,6 +71,7 @@ impl Default for MountOptions {
             assign: Assign::Try,
             zeroes: DeviceZeroes::Written,
             on_error: None,
+            allocator: AllocatorOptions::default(),
             commit_interval: None,
             uid: None,
             gid: None,
@@ -125,10 +132,10 @@ impl MountOptions {
             None => self.set_word(name),
             Some(value) => self.set_value(name, value)?,
         };
-        match known {
-            Known::Yes => Ok(Known::Yes),
-            Known::No => self.fuse.set(name, value),
+        if known == Known::Yes || self.allocator.set(name, value)? == Known::Yes {
+            return Ok(Known::Yes);
         }
+        self.fuse.set(name, value)
     }
 
     fn set_word(&mut self, name: &str) -> Known {
@@ -211,7 +218,8 @@ impl MountOptions {
             (self.id_mapping == IdMapping::None).then_some("idmap=none"),
             on_error,
         ];
-        words.into_iter().flatten().map(str::to_owned).collect()
+        let words = words.into_iter().chain(self.allocator.words());
+        words.flatten().map(str::to_owned).collect()
     }
 
     fn values(&self) -> Vec<String> {
@@ -313,6 +321,10 @@ mod tests {
             "errors=panic",
             "assign=maybe",
             "zeroes=maybe",
+            "mb_optimize_scan",
+            "mb_optimize_scan=2",
+            "mb_optimize_scan=",
+            "reservation=1",
             "commit=x",
             "uid=4294967296",
             "idmap=root",
@@ -321,6 +333,30 @@ mod tests {
             let error = list.parse::<MountOptions>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(&format!("`{wrong}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_allocator_are_taken_out_of_a_remount() {
+        let parse = |list: &str| AllocatorOptions::for_remount(list).unwrap();
+        let (options, others) = parse("remount,ro,noreservation,mb_optimize_scan=0,user_id=0");
+        assert_eq!(
+            options,
+            parsed("mb_optimize_scan=0,noreservation").allocator
+        );
+        assert_eq!(others, ["ro", "user_id=0"]);
+        assert!(parse("remount").0.is_empty());
+        let error = AllocatorOptions::for_remount("mb_optimize_scan=7").unwrap_err();
+        assert!(
+            error.to_string().contains("`mb_optimize_scan=7`"),
+            "{error}"
+        );
+        for list in ["mb_optimize_scan=0", "reservation", "noreservation", ""] {
+            let options = parse(list).0;
+            assert_eq!(
+                AllocatorOptions::from_call(&options.to_call()),
+                Some(options)
+            );
         }
     }
 
@@ -370,6 +406,10 @@ mod tests {
         "assign=try",
         "zeroes=metadata",
         "zeroes=through",
+        "mb_optimize_scan=0",
+        "mb_optimize_scan=1",
+        "reservation",
+        "noreservation",
         "commit=7",
         "uid=1",
         "gid=0",

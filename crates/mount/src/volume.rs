@@ -16,7 +16,7 @@
 //! | `space` | `fallocate`, holes |
 //! | `directories` | listing |
 //! | `xattrs` | extended attributes, access control lists |
-//! | `control`, `trim`, `shutdown` | `ioctl` |
+//! | `control`, `trim`, `shutdown`, `statistics` | `ioctl` |
 //!
 //! No lock is held while the engine is called, except that of a directory handle.
 //! `docs/semantics.md` lists the semantics for programs.
@@ -36,6 +36,7 @@ mod owners;
 mod privileges;
 mod shutdown;
 mod space;
+mod statistics;
 mod trim;
 mod xattrs;
 
@@ -130,6 +131,7 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
         discard: options.discard,
         assign: options.assign,
         zeroes: options.zeroes,
+        allocator: options.allocator.policy(),
         replay: options.replay,
         ..default
     }

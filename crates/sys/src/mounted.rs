@@ -5,9 +5,12 @@
 //! machine's byte order, as in every ioctl. A tool sends [`PROBE`] first, and identifies a mount of
 //! Extant by [`MAGIC`].
 //!
-//! `extant-mount` implements them; [`probe`], [`fallocate`] and [`extents`] are the client side.
+//! `extant-mount` implements them; [`probe`], [`fallocate`], [`extents`], [`statistics`] and
+//! [`allocator`] are the client side.
 //!
 //! Format and rules for callers: docs/formats/ioctl.md.
+
+mod statistics;
 
 use std::fs::File;
 use std::io;
@@ -17,6 +20,11 @@ use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, FallocateMode};
 use rustix::ioctl::opcode;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+pub use statistics::{
+    Allocator, AllocatorCounters, CRITERIA, CacheCounters, JournalCounters, Statistics,
+    allocator_bits, statistics_flags,
+};
+
 /// `_IOC_TYPE` of the numbers.
 pub const TYPE: u8 = 0xE4;
 
@@ -24,7 +32,7 @@ pub const TYPE: u8 = 0xE4;
 pub const MAGIC: [u8; 8] = *b"EXTANT\0\0";
 
 /// Version of the ioctls. Higher versions are compatible with lower ones.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// `_IOR(0xE4, 0, struct extant_probe)`: identifies a mount of Extant.
 pub const PROBE: u32 = opcode::read::<Probe>(TYPE, 0) as u32;
@@ -35,6 +43,13 @@ pub const FALLOCATE: u32 = opcode::read_write::<Fallocate>(TYPE, 1) as u32;
 
 /// `_IOWR(0xE4, 2, struct extant_extents)`: a page of the extent map.
 pub const EXTENTS: u32 = opcode::read_write::<ExtentsPage>(TYPE, 2) as u32;
+
+/// `_IOR(0xE4, 3, struct extant_statistics)`: counters of the mount. Since version 2.
+pub const STATISTICS: u32 = opcode::read::<Statistics>(TYPE, 3) as u32;
+
+/// `_IOWR(0xE4, 4, struct extant_allocator)`: reads and changes how blocks are searched for. Since
+/// version 2.
+pub const ALLOCATOR: u32 = opcode::read_write::<Allocator>(TYPE, 4) as u32;
 
 /// Maximum number of extents of a page, which makes it 8 KiB long.
 pub const EXTENTS_MAX: usize = 255;
@@ -170,6 +185,26 @@ pub fn extents(file: &File, range: ByteRange) -> io::Result<Box<ExtentsPage>> {
     Ok(page)
 }
 
+/// [`STATISTICS`]: the counters of the mount that an open file or directory is on.
+///
+/// # Errors
+/// `ENOTTY` elsewhere, and on a mount of version 1.
+pub fn statistics(file: &File) -> io::Result<Box<Statistics>> {
+    let mut answer = Box::new(Statistics::new_zeroed());
+    call(file, STATISTICS, &mut *answer)?;
+    Ok(answer)
+}
+
+/// [`ALLOCATOR`]: changes what [`Allocator::set`] names, and returns what is in force.
+///
+/// # Errors
+/// `EPERM` for a change by another user than root and the one who serves the mount; as
+/// [`statistics`].
+pub fn allocator(file: &File, mut change: Allocator) -> io::Result<Allocator> {
+    call(file, ALLOCATOR, &mut change)?;
+    Ok(change)
+}
+
 /// A call of ours: its number contains the number of bytes that the kernel copies, which is the
 /// size of `T`.
 fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, argument: &mut T) -> io::Result<()> {
@@ -290,6 +325,8 @@ mod tests {
         assert_eq!(PROBE, 0x8040_E400);
         assert_eq!(FALLOCATE, 0xC020_E401);
         assert_eq!(EXTENTS, 0xE000_E402);
+        assert_eq!(STATISTICS, 0x81C0_E403);
+        assert_eq!(ALLOCATOR, 0xC010_E404);
     }
 
     #[test]
@@ -309,6 +346,8 @@ mod tests {
         assert_eq!(probe(&file).unwrap(), None);
         assert_eq!(probe(&File::open("/").unwrap()).unwrap(), None);
         assert!(extents(&file, ByteRange::new(0, 1)).is_err());
+        assert!(statistics(&file).is_err());
+        assert!(allocator(&file, Allocator::new_zeroed()).is_err());
         assert!(fallocate(&file, WRITE_ZEROES, ByteRange::new(0, 1)).is_err());
     }
 }

@@ -3,8 +3,8 @@
 mod extents;
 mod groups;
 mod inode;
-mod journal;
-mod superblock;
+pub(super) mod journal;
+pub(super) mod superblock;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -140,6 +140,6 @@ fn node(image: &Image, which: &Path) -> Result<Node> {
 }
 
 /// A name and a value on a line, in the columns of all dumps.
-fn line(name: &str, value: impl std::fmt::Display) -> String {
+pub(super) fn line(name: &str, value: impl std::fmt::Display) -> String {
     format!("{name:<24} {value}")
 }

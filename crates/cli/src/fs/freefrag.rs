@@ -34,7 +34,7 @@ pub struct FreefragArgs {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct FreeSpace {
+pub(super) struct FreeSpace {
     image: String,
     block_bytes: u64,
     blocks: u64,
@@ -66,7 +66,7 @@ struct Bucket {
 /// Prints the information.
 pub(super) fn run(args: &FreefragArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
-    let free = measure(&image, args)?;
+    let free = measure(&image, args.chunk)?;
     Ok(if args.json {
         print::json(&free)
     } else {
@@ -74,11 +74,12 @@ pub(super) fn run(args: &FreefragArgs) -> Result<ExitCode> {
     })
 }
 
-fn measure(image: &Image, args: &FreefragArgs) -> Result<FreeSpace> {
+/// Counts the free runs, and free chunks of a size where one is given.
+pub(super) fn measure(image: &Image, chunk: Option<ByteSize>) -> Result<FreeSpace> {
     let superblock = image.filesystem().superblock();
     let layout = superblock.layout();
     let block_bytes = u64::from(layout.block_bytes());
-    let chunk_blocks = match args.chunk {
+    let chunk_blocks = match chunk {
         Some(size) if !size.0.is_power_of_two() || size.0 < block_bytes => {
             return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
                 "a chunk of {size} is no power of two of at least a block ({})",
@@ -136,7 +137,7 @@ fn measure(image: &Image, args: &FreefragArgs) -> Result<FreeSpace> {
 }
 
 impl FreeSpace {
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let share = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;
         let mut out = format!(
             "Device: {}\nBlocksize: {} bytes\nTotal blocks: {}\nFree blocks: {} ({:.1}%)\n\n",

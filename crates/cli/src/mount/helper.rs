@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use extant_mount::MountOptions;
+use extant_mount::{AllocatorOptions, MountOptions};
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use rustix::process::geteuid;
 
-use super::{MountArgs, Wish};
+use super::{MountArgs, Wish, remount};
 use crate::background::{self, Started};
 use crate::exit::{self, Style};
 use crate::umount::{self, UmountArgs};
@@ -142,15 +142,20 @@ impl MountHelper {
     /// Result of `-o remount`, if requested.
     fn remount(&self) -> Option<Result<()>> {
         let list = self.options.join(",");
-        if !list.split(',').any(|word| word == "remount") {
+        if !remount::is_wanted(&list) {
             return None;
         }
         let remount = || {
+            // mount(8) repeats the options in force; those of the kernel follow below.
+            let (allocator, _) = AllocatorOptions::for_remount(&list)?;
             let directory = fs::canonicalize(&self.directory)
                 .map_err(|error| Error::from(error).at(&self.directory))?;
             if self.fake {
                 Ok(())
             } else {
+                if !allocator.is_empty() {
+                    remount::change(&directory, &allocator)?;
+                }
                 let options = extant_fuse::MountOptions::for_remount(&list);
                 extant_fuse::remount(&directory, &options)
             }
@@ -161,7 +166,7 @@ impl MountHelper {
     fn to_mount_args(&self) -> MountArgs {
         MountArgs {
             image: self.image.clone(),
-            directory: self.directory.clone(),
+            directory: Some(self.directory.clone()),
             options: self.options.clone(),
             foreground: false,
             read_only: false,

@@ -14,5 +14,6 @@ mod look;
 mod names;
 mod put;
 mod space;
+mod stats;
 mod through;
 mod trouble;

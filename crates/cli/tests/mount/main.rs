@@ -18,4 +18,5 @@ mod space;
 mod stack;
 mod stand;
 mod start;
+mod statistics;
 mod users;

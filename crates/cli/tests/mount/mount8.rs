@@ -128,8 +128,13 @@ fn mount_is_made_read_only_and_writable_again() {
         run(&mut get).success().stdout
     };
     assert_eq!(cat(&copy), "one");
-    remount("rw").success();
+    remount("rw,mb_optimize_scan=0,noreservation").success();
     assert!(has("rw"));
+    let mut stats = crate::support::extant();
+    let stats = run(stats.args(["fs", "stats", "--json"]).arg(&stand.directory)).success();
+    assert_eq!(stats.number("/mb_optimize_scan"), 0);
+    assert_eq!(stats.json()["reservation"], false);
+    remount("rw,mb_optimize_scan=2").refused(1, &["`mb_optimize_scan=2`"]);
     let open = fs::File::create(stand.path("file")).unwrap();
     remount("ro").refused(32, &["in use"]);
     drop(open);

@@ -128,6 +128,10 @@ fn user_mounts_uses_and_unmounts_an_image() {
         (4 << 20) - (4 << 10),
         "{map}"
     );
+    room.extant(&["mount", "-o", "remount,mb_optimize_scan=0", "mount"])
+        .success();
+    let stats = room.extant(&["fs", "stats", "--json", "mount"]).success();
+    assert_eq!(stats.number("/mb_optimize_scan"), 0);
     room.extant(&["mount", "disk.img", "mount"])
         .refused(4, &["mounted at"]);
     room.extant(&["umount", "mount"]).success();

@@ -48,6 +48,7 @@ fs df --json fs.img
 fs freefrag --json fs.img
 fs frag --json fs.img
 fs dump --json fs.img
+fs stats --json fs.img
 fs dump --groups --journal --json fs.img
 fs check --json fs.img
 create --json --in fs.img /b.qcow2 1MiB

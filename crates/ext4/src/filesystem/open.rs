@@ -306,7 +306,7 @@ impl FsState {
             options.cached_inodes,
         );
         let orphans = orphans(&cache, &inodes, &superblock, groups.zone())?;
-        Ok(Self {
+        let fs = Self {
             orphans,
             device,
             layout,
@@ -328,7 +328,9 @@ impl FsState {
             closed: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             overhead: OnceLock::new(),
-        })
+        };
+        fs.set_allocator_policy(fs.options.allocator);
+        Ok(fs)
     }
 }
 

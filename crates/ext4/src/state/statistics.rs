@@ -1,6 +1,5 @@
 //! How full the file system is.
 
-use extant_mballoc as mballoc;
 use extant_ondisk::ext4::GroupNumber;
 use extant_ondisk::ext4::superblock::JournalPlace;
 
@@ -29,8 +28,6 @@ pub struct Statistics {
     pub uuid: [u8; 16],
     /// Its label, without zeros.
     pub label: [u8; 16],
-    /// Counters of the allocator since it was opened.
-    pub allocator: mballoc::Statistics,
 }
 
 impl FsState {
@@ -52,7 +49,6 @@ impl FsState {
             free_inodes: self.groups.frozen_free().inodes as u32,
             uuid: *superblock.uuid(),
             label,
-            allocator: self.allocator.statistics(),
         }
     }
 

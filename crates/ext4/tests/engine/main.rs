@@ -2,6 +2,7 @@
 
 mod access;
 mod attributes;
+mod counters;
 mod cut;
 mod data;
 mod image;

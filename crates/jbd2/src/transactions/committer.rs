@@ -24,6 +24,7 @@ use extant_space::{Error, ErrorKind, Result, ended};
 
 use super::progress::Work;
 use super::shared::Shared;
+use super::statistics::CommitTimes;
 use super::{Client, Epoch, TransactionId};
 use crate::sync::{Woken, wait_for};
 use crate::{Checkpoint, FastCommitSpace, Frozen};
@@ -100,8 +101,7 @@ fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
                 return Work::Stop;
             }
             if shared.slots.is_touched() {
-                let running = progress.running;
-                progress.request(running);
+                progress.request_overdue();
             }
         }
     }
@@ -115,11 +115,12 @@ enum Synced {
 }
 
 fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
-    let said = shared
-        .target
-        .fast_commit_space()
-        .and_then(|space| freeze_fast(shared, &space));
-    let Some((epoch, bytes)) = said else {
+    let Some(space) = shared.target.fast_commit_space() else {
+        commit(shared)?;
+        return Ok(Synced::ByCommit);
+    };
+    let Some((epoch, bytes)) = freeze_fast(shared, &space) else {
+        shared.count(|counters| counters.fast_commits_ineligible += 1);
         commit(shared)?;
         return Ok(Synced::ByCommit);
     };
@@ -136,6 +137,12 @@ fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
         length_bytes = bytes.len()
     );
     written?;
+    if !bytes.is_empty() {
+        shared.count(|counters| {
+            counters.fast_commits += 1;
+            counters.fast_commit_blocks += bytes.len() as u64 / u64::from(space.block_bytes);
+        });
+    }
     shared.update(|progress| progress.set_durable(epoch));
     Ok(Synced::ByFastCommit)
 }
@@ -152,12 +159,20 @@ fn freeze_fast<C: Client>(shared: &Shared<C>, space: &FastCommitSpace) -> Option
 
 fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
     let timer = Timer::start(Level::DEBUG);
+    let mut step = Instant::now();
+    let mut elapsed = || {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut step, now))
+    };
     let (transaction, epoch, frozen) = freeze(shared)?;
     let tid = timer.is_on().then(|| shared.target.next_tid());
-    let (blocks, freeze_us) = (frozen.block_count(), timer.microseconds());
+    let freeze_us = timer.microseconds();
+    let (locked, blocks, is_empty) = (elapsed(), frozen.blocks(), frozen.is_empty());
     let written = shared.client.write_data(transaction);
+    let flushing = elapsed();
     let written = written.and_then(|()| shared.target.commit(frozen));
-    if blocks > 0 {
+    let logging = elapsed();
+    if !is_empty {
         ended!(
             timer,
             written,
@@ -170,6 +185,16 @@ fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
         );
     }
     written?;
+    if !is_empty {
+        let requested = shared.progress().was_requested(transaction);
+        let times = CommitTimes {
+            blocks,
+            locked,
+            flushing,
+            logging,
+        };
+        shared.count(|counters| counters.add(&times, requested));
+    }
     shared.client.committed(transaction);
     shared.update(|progress| {
         progress.set_committed(transaction);

@@ -11,6 +11,8 @@ pub(super) struct Progress {
     durable: u64,
     /// Commits are wanted up to this one.
     requested: u64,
+    /// The last transaction whose interval was over before anything requested its commit.
+    overdue: u64,
     committed: u64,
     /// Number of requests for an empty log, and of those served.
     empties_wanted: u64,
@@ -40,6 +42,7 @@ impl Progress {
             sync_requested: 0,
             durable: 0,
             requested: 0,
+            overdue: 0,
             committed: 0,
             empties_wanted: 0,
             empties_done: 0,
@@ -62,6 +65,19 @@ impl Progress {
 
     pub(super) fn request(&mut self, transaction: TransactionId) {
         self.requested = self.requested.max(transaction.0);
+    }
+
+    /// The interval of the running transaction is over.
+    pub(super) fn request_overdue(&mut self) {
+        if self.requested < self.running.0 {
+            self.overdue = self.running.0;
+            self.requested = self.running.0;
+        }
+    }
+
+    /// Whether the commit of a transaction was requested before its interval was over.
+    pub(super) fn was_requested(&self, transaction: TransactionId) -> bool {
+        self.overdue != transaction.0
     }
 
     pub(super) fn request_sync(&mut self, epoch: Epoch) {

@@ -7,7 +7,7 @@ use extant_space::{Error, ErrorKind, Result};
 use super::handle::Handle;
 use super::progress::Progress;
 use super::slots::{Slots, Taken};
-use super::{Client, Epoch, TransactionId, TransactionOptions};
+use super::{Client, Epoch, Statistics, TransactionId, TransactionOptions};
 use crate::CommitTarget;
 use crate::failure::Failure;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, lock_poisoned, wait};
@@ -28,6 +28,8 @@ pub(super) struct Shared<C> {
     /// The last transaction whose pool was found half used, so that this is reported once.
     half_used: AtomicU64,
     progress: Mutex<Progress>,
+    /// Written by the committer alone. Taken with no other lock held.
+    statistics: Mutex<Statistics>,
     /// A transaction was committed, an epoch made durable, the log emptied, the journal stopped.
     news: Condvar,
     /// A transaction began, or the journal stopped. Waiters for a commit sleep on.
@@ -51,6 +53,7 @@ impl<C: Client> Shared<C> {
             epoch: CachePadded::new(AtomicU64::new(FIRST_EPOCH.0)),
             half_used: AtomicU64::new(0),
             progress: Mutex::new(Progress::new(FIRST, FIRST_EPOCH)),
+            statistics: Mutex::default(),
             news: Condvar::new(),
             begun: Condvar::new(),
             work: Condvar::new(),
@@ -87,6 +90,27 @@ impl<C: Client> Shared<C> {
 
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
+    }
+
+    /// Changes the counters.
+    pub(super) fn count(&self, change: impl FnOnce(&mut Statistics)) {
+        change(&mut lock(&self.statistics));
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let counted = *lock(&self.statistics);
+        let log = match &self.target {
+            CommitTarget::Journal(journal) => Some(journal.log_use()),
+            CommitTarget::InPlace(_) => None,
+        };
+        Statistics {
+            blocks_max: self.slots.credits_max(),
+            handles: self.slots.handles(),
+            blocks_logged: log.map_or(0, |log| log.logged),
+            log_blocks: log.map_or(0, |log| log.blocks),
+            log_used: log.map_or(0, |log| log.used),
+            ..counted
+        }
     }
 
     /// Changes the progress and wakes all waiters.
@@ -132,6 +156,7 @@ impl<C: Client> Shared<C> {
                     continue;
                 }
             }
+            slot.count_handle();
             let epoch = self.epoch();
             return Ok(Handle::new(
                 &self.slots,

@@ -28,6 +28,7 @@ pub(super) struct Slot {
     /// Shared by open handles; a commit takes it alone.
     gate: RwLock<()>,
     lease: AtomicU64,
+    handles: AtomicU64,
 }
 
 pub(super) struct Slots {
@@ -62,6 +63,7 @@ impl Slots {
             CachePadded::new(Slot {
                 gate: RwLock::new(()),
                 lease: AtomicU64::new(0),
+                handles: AtomicU64::new(0),
             })
         };
         Self {
@@ -113,6 +115,12 @@ impl Slots {
         }
     }
 
+    /// Handles that were opened.
+    pub(super) fn handles(&self) -> u64 {
+        let slots = self.slots.iter();
+        slots.map(|slot| slot.handles.load(Ordering::Relaxed)).sum()
+    }
+
     /// Whether the transaction may have changes.
     pub(super) fn is_touched(&self) -> bool {
         self.pool.load(Ordering::Relaxed) != u64::from(self.credits_max)
@@ -137,6 +145,11 @@ impl Slot {
     pub(super) fn open(&self) -> RwLockReadGuard<'_, ()> {
         // A panicked commit thread has stopped the journal, which is checked next.
         read_poisoned(&self.gate)
+    }
+
+    /// Counts a handle.
+    pub(super) fn count_handle(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes back credits that were not needed.

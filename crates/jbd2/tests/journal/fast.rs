@@ -228,6 +228,11 @@ fn sync_is_a_fast_commit_where_the_client_can_say_it() {
     let epoch = add();
     all.sync(epoch).unwrap();
     assert_eq!(all.last_committed().map(TransactionId::number), Some(2));
+    let counted = all.statistics();
+    assert_eq!((counted.transactions, counted.requested), (2, 2));
+    assert_eq!((counted.handles, counted.blocks), (5, 2));
+    assert_eq!((counted.fast_commits, counted.fast_commit_blocks), (3, 3));
+    assert_eq!(counted.fast_commits_ineligible, 1);
 }
 
 #[test]

@@ -61,6 +61,42 @@ fn changes_of_many_threads_are_in_place_after_emptying_the_log() {
 }
 
 #[test]
+fn statistics_count_transactions_with_changes_and_say_whether_a_commit_was_requested() {
+    let transactions = begin(device(BLOCKS), NEVER);
+    let opened = transactions.statistics();
+    assert_eq!((opened.transactions, opened.handles), (0, 0));
+    for _ in 0..3 {
+        let (_, transaction) = change(&transactions, 0).unwrap();
+        transactions.commit(transaction).unwrap();
+        // Nothing has changed since.
+        transactions.commit(transactions.running()).unwrap();
+    }
+    let counted = transactions.statistics();
+    assert_eq!((counted.transactions, counted.requested), (3, 3));
+    assert_eq!(counted.handles, 3);
+    let log = transactions.journal().unwrap().log_use();
+    assert_eq!(
+        (counted.log_blocks, counted.log_used),
+        (log.blocks, log.used)
+    );
+    // A descriptor and a commit block for each.
+    assert_eq!(counted.blocks_logged, counted.blocks + 2 * 3);
+    assert_eq!(counted.blocks_max, transactions.credits_max());
+
+    let short = TransactionOptions {
+        interval: Duration::from_millis(1),
+        ..NEVER
+    };
+    let transactions = begin(device(BLOCKS), short);
+    let (_, transaction) = change(&transactions, 0).unwrap();
+    while transactions.last_committed() < Some(transaction) {
+        thread::yield_now();
+    }
+    let counted = transactions.statistics();
+    assert_eq!((counted.transactions, counted.requested), (1, 0));
+}
+
+#[test]
 fn committed_transactions_survive_power_cuts_under_load() {
     for seed in 0..12 {
         survive_a_power_cut(seed);

@@ -264,7 +264,7 @@ impl<'a> Search<'a> {
         for (from, to) in [(self.start, self.end), (0, self.start)] {
             let mut at = from;
             while scan.groups_max > 0
-                && let Some(group) = self.next(scan.class, at, to)
+                && let Some(group) = self.next(scan, at, to)
             {
                 at = group + 1;
                 scan.groups_max -= 1;
@@ -277,12 +277,15 @@ impl<'a> Search<'a> {
     }
 
     /// The next group to scan, from `from` on, before `end`.
-    fn next(&self, class: usize, from: u32, end: u32) -> Option<u32> {
+    fn next(&self, scan: &Scan, from: u32, end: u32) -> Option<u32> {
         let shared = self.shared;
         if shared.scans_linearly() {
-            return (from..end).find(|&group| shared.group(group).reaches(class));
+            let next = (from..end).find(|&group| shared.group(group).reaches(scan.class));
+            let passed = next.unwrap_or(end).saturating_sub(from);
+            shared.counters.groups_passed(scan.criterion, passed);
+            return next;
         }
-        shared.index.next(class, from, end)
+        shared.index.next(scan.class, from, end)
     }
 
     fn scan_group(&mut self, number: u32, mut scan: Scan) -> Option<BlockRange> {

@@ -9,7 +9,7 @@
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
 //! | `FITRIM` | discards free space; for root, and for the user who serves the mount (`trim`) |
 //! | `FS_IOC_SHUTDOWN` | ends the file system as in a crash; for root (`shutdown`) |
-//! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
+//! | `PROBE`, `FALLOCATE`, `EXTENTS`, `STATISTICS`, `ALLOCATOR` | docs/formats/ioctl.md |
 //!
 //! `FS_IOC_FIEMAP` never arrives: the kernel answers it itself. The project id of a file is always
 //! 0.
@@ -116,6 +116,17 @@ impl Volume {
                 let mut page = parse::<ExtentsPage>(ioctl.input)?;
                 self.fill_page(node, &known, &mut page)?;
                 answer(page.as_bytes(), output)
+            }
+            ioctl::STATISTICS => {
+                if output.len() < size_of::<ioctl::Statistics>() {
+                    return Err(Errno::INVAL);
+                }
+                answer(self.statistics_call().as_bytes(), output)
+            }
+            ioctl::ALLOCATOR => {
+                let call = parse::<ioctl::Allocator>(ioctl.input)?;
+                let policy = self.allocator_call(request.caller, &call)?;
+                answer(policy.as_bytes(), output)
             }
             _ => Err(Errno::NOTTY),
         }

@@ -26,6 +26,9 @@
 
 #include "extant.h"
 
+_Static_assert(sizeof(struct extant_statistics) == 448, "docs/formats/ioctl.md");
+_Static_assert(sizeof(struct extant_allocator) == 16, "docs/formats/ioctl.md");
+
 #define EXTANT_IOC_FALLOCATE _IOWR(0xE4, 1, struct extant_fallocate)
 #define EXTANT_IOC_EXTENTS _IOWR(0xE4, 2, struct extant_extents)
 

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{Caller, Handle, NodeId, Result};
-use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe};
+use extant_mount::ioctl::{
+    self, Allocator, ExtentsPage, Fallocate, Probe, Statistics, allocator_bits, statistics_flags,
+};
 use extant_space::{Extent, ExtentState, FallocateMode};
 use extant_testkit::require;
 use rustix::fs::OFlags;
@@ -70,6 +72,90 @@ fn probe_reports_a_mount_of_extant() {
     assert_eq!((probe.block_bytes, probe.flags), (4096, 0));
     let unknown = kernel.ioctl_on(ROOT, directory.handle, 0x8040_E4FF, &[], 64);
     assert_eq!(unknown, Err(Errno::NOTTY));
+    kernel.end();
+}
+
+fn statistics(kernel: &Kernel) -> Statistics {
+    let answer = kernel.ioctl_on(ROOT, Handle(0), ioctl::STATISTICS, &[], 448);
+    Statistics::read_from_bytes(&answer.unwrap()).unwrap()
+}
+
+#[test]
+fn statistics_count_what_was_done_and_are_for_every_user() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let before = statistics(&kernel);
+    let flags = statistics_flags::OPTIMIZE_SCAN
+        | statistics_flags::RESERVATION
+        | statistics_flags::TRANSACTIONS;
+    assert_eq!(before.flags, flags);
+    assert_eq!((before.allocator.reqs, before.allocator.groups), (0, 1));
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    for block in 0..10 {
+        let mode = FallocateMode::Allocate;
+        fallocate(&kernel, file.node, mode, block * 4096, 4096).unwrap();
+    }
+    kernel.volume.filesystem().sync().unwrap();
+    kernel.user(1000, 1000);
+    let after = statistics(&kernel);
+    let (allocator, journal) = (after.allocator, after.journal);
+    assert_eq!((allocator.reqs, allocator.success), (10, 10));
+    assert_eq!(allocator.allocated, 10);
+    assert_eq!(
+        allocator.preallocated_hits + allocator.goal_hits + allocator.hits.iter().sum::<u64>(),
+        10
+    );
+    assert_eq!(allocator.buddies_generated, 1);
+    assert_eq!(journal.transactions, before.journal.transactions + 1);
+    assert_eq!(journal.requested, before.journal.requested + 1);
+    assert!(journal.handles > before.journal.handles + 10);
+    assert!(after.cache.hits > before.cache.hits);
+    assert_eq!(after.reserved, [0; 11]);
+    // A structure of another size has another number.
+    let room = kernel.ioctl_on(ROOT, Handle(0), ioctl::STATISTICS, &[], 440);
+    assert_eq!(room, Err(Errno::INVAL));
+    let other = ioctl::STATISTICS - (8 << 16);
+    let other = kernel.ioctl_on(ROOT, Handle(0), other, &[], 440);
+    assert_eq!(other, Err(Errno::NOTTY));
+    kernel.user(0, 0);
+    kernel.end();
+}
+
+#[test]
+fn allocator_is_read_by_every_user_and_changed_by_root() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let call = |kernel: &Kernel, set, mb_optimize_scan, reservation| {
+        let call = Allocator {
+            set,
+            mb_optimize_scan,
+            reservation,
+            reserved: 0,
+        };
+        let answer = kernel.ioctl_on(ROOT, Handle(0), ioctl::ALLOCATOR, call.as_bytes(), 16)?;
+        let answer = Allocator::read_from_bytes(&answer).unwrap();
+        Ok((answer.set, answer.mb_optimize_scan, answer.reservation))
+    };
+    let (scan, reservation) = (allocator_bits::OPTIMIZE_SCAN, allocator_bits::RESERVATION);
+    assert_eq!(call(&kernel, scan, 0, 7), Ok((0, 0, 1)));
+    assert_eq!(call(&kernel, reservation, 7, 0), Ok((0, 0, 0)));
+    let flags = statistics(&kernel).flags;
+    assert_eq!(flags, statistics_flags::TRANSACTIONS);
+    for (set, value) in [(scan, 2), (reservation, 2), (4, 1)] {
+        assert_eq!(call(&kernel, set, value, value), Err(Errno::INVAL));
+    }
+    kernel.user(1000, 1000);
+    assert_eq!(call(&kernel, 0, 9, 9), Ok((0, 0, 0)));
+    assert_eq!(call(&kernel, scan, 1, 0), Err(Errno::PERM));
+    kernel.user(0, 0);
+    assert_eq!(call(&kernel, scan | reservation, 1, 1), Ok((0, 1, 1)));
+    let short = kernel.ioctl_on(ROOT, Handle(0), ioctl::ALLOCATOR, &[0; 15], 16);
+    assert_eq!(short, Err(Errno::INVAL));
+    let reserved = [[0; 12].as_slice(), &[1, 0, 0, 0]].concat();
+    let reserved = kernel.ioctl_on(ROOT, Handle(0), ioctl::ALLOCATOR, &reserved, 16);
+    assert_eq!(reserved, Err(Errno::INVAL));
     kernel.end();
 }
 

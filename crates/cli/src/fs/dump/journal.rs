@@ -9,7 +9,7 @@ use super::line;
 use crate::fs::df::uuid_text;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Fields {
+pub(in crate::fs) struct Fields {
     inode: u32,
     runs: Vec<JournalLocation>,
     blocks: u32,
@@ -35,7 +35,7 @@ struct JournalLocation {
 }
 
 impl Fields {
-    pub(super) fn of(filesystem: &Filesystem) -> Result<Self> {
+    pub(in crate::fs) fn of(filesystem: &Filesystem) -> Result<Self> {
         debug_assert_eq!(filesystem.access(), Access::ReadOnly);
         let Some(look) = filesystem.journal()? else {
             return Err(Error::new(ErrorKind::NotFound).detail("the file system has no journal"));
@@ -83,7 +83,7 @@ impl Fields {
         })
     }
 
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::fs) fn describe(&self) -> String {
         let runs: Vec<String> = self
             .runs
             .iter()

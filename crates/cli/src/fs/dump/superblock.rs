@@ -56,7 +56,7 @@ pub(super) struct Fields {
 }
 
 #[derive(Debug, Serialize)]
-struct Noted {
+pub(in crate::fs) struct Noted {
     time: String,
     inode: Option<u32>,
     block: u64,
@@ -208,14 +208,19 @@ impl Fields {
                 format!("{:#010x}, seed {seed:#010x}", self.checksum),
             ));
         }
-        for (name, error) in [
-            ("First error", &self.first_error),
-            ("Last error", &self.last_error),
-        ] {
-            lines.extend(error.as_ref().map(|error| line(name, error.describe())));
-        }
+        lines.extend(noted_lines(&self.first_error, &self.last_error));
         lines.join("\n")
     }
+}
+
+/// The recorded errors, on a line each.
+pub(in crate::fs) fn noted_lines(first: &Option<Noted>, last: &Option<Noted>) -> Vec<String> {
+    let both = [("First error", first), ("Last error", last)];
+    let noted = both.into_iter().filter_map(|(name, error)| {
+        let error = error.as_ref()?;
+        Some(line(name, error.describe()))
+    });
+    noted.collect()
 }
 
 impl Noted {
