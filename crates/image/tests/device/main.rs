@@ -9,3 +9,4 @@ mod power;
 mod space;
 mod stream;
 mod support;
+mod windows;

@@ -184,8 +184,9 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     file.device.set_rules(scenario.rules());
     let mut failures = 0;
+    let mut streams = [0, DISK / 2];
     for _ in 0..steps {
-        match step(&image, &mut random, &mut disk, &mut promises) {
+        match step(&image, &mut random, &mut streams, &mut disk, &mut promises) {
             Ok(None) => {}
             Ok(Some(promise)) => file.device.inner().mark(promise.to_string()),
             Err(error) => {
@@ -231,17 +232,25 @@ fn promise(disk: &[u8]) -> Promise {
     }
 }
 
-/// One request. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the
+/// One request, of which some continue one of `streams`. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the
 /// number of a new promise.
 fn step(
     image: &ImageDevice,
     random: &mut fastrand::Rng,
+    streams: &mut [u64],
     disk: &mut [u8],
     promises: &mut Vec<Promise>,
 ) -> Result<Option<usize>> {
-    let start = random.u64(..DISK / SECTOR) * SECTOR;
+    let stream = random.usize(..2 * streams.len());
+    let start = match streams.get(stream) {
+        Some(start) => *start,
+        None => random.u64(..DISK / SECTOR) * SECTOR,
+    };
     let most = [SECTOR, 8 * KIB, 64 * KIB][random.usize(..3)];
     let length = (random.u64(1..=most / SECTOR) * SECTOR).min(DISK - start);
+    if let Some(next) = streams.get_mut(stream) {
+        *next = (start + length) % DISK;
+    }
     let range = ByteRange::new(start, start + length);
     let now = promises.last_mut().expect("one at the start");
     let mut wanted = None;
