@@ -9,4 +9,5 @@ mod power;
 mod space;
 mod stream;
 mod support;
+mod through;
 mod windows;
