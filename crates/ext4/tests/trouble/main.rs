@@ -4,7 +4,7 @@
 //! - `orphans`: orphans that are not as they should be;
 //! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
 //! - `panics`: panics in the middle of changes;
-//! - `device`: devices that are short or read-only;
+//! - `device`: devices that are short or read-only; `through`: layers below that refuse zeros;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
 //!
 //! `EXTANT_TROUBLE_SEEDS=A..B` runs those seeds of damage instead of the few of every day.
@@ -19,4 +19,5 @@ mod panics;
 mod policy;
 mod reads;
 mod scenario;
+mod through;
 mod watch;
