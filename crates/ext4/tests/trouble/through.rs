@@ -20,7 +20,7 @@ const FILE: u64 = 192 << 10;
 /// Places of data in the file, which leave several holes below.
 const DATA: [u64; 3] = [20 << 10, 77_777, 130 << 10];
 const DATA_BYTES: usize = 5000;
-/// What a layer below can be.
+/// Errors of a layer below.
 const KINDS: [ErrorKind; 3] = [ErrorKind::NoSpace, ErrorKind::ReadOnly, ErrorKind::Io];
 
 fn options(zeroes: DeviceZeroes) -> Options {

@@ -229,8 +229,8 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
     assert!(is_enough, "{}: nothing was written below", scenario.name);
 }
 
-/// One request, of which some continue one of `streams`. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the
-/// number of a new promise.
+/// One request, of which some continue one of `streams`. Reads show the disk's contents afterwards,
+/// whether it fails or not. Returns the number of a new promise.
 fn step(
     image: &ImageDevice,
     random: &mut fastrand::Rng,

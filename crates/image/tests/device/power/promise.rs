@@ -1,4 +1,4 @@
-//! What a flush promises: contents, and space that is written below.
+//! Promises of a flush: contents, and space that is written below.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -60,8 +60,8 @@ pub fn promise(disk: &[u8], written: HashSet<u64>) -> Promise {
     }
 }
 
-/// What was written below at the last flush, and not unmapped since, is so. Returns how many
-/// sectors that are.
+/// Verifies that sectors written below at the last flush, and not unmapped since, still are.
+/// Returns their number.
 pub fn assert_written(image: &ImageDevice, promises: &[Promise], what: &str) -> usize {
     let is_kept = |sector: &&u64| {
         !promises
