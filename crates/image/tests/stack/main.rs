@@ -1,6 +1,9 @@
 //! The stack of ASSIGN_RANGE (docs/background.md) with a qcow2 image in the place of the loop
 //! device: a device in memory, our ext4 engine, a qcow2 image in a file of it, the engine again on
 //! the disk in the image, a file in that. What the file inside is allocated, it is at every level.
+//! `host`: the same over a file of the host.
+
+mod host;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
