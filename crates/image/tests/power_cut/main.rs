@@ -2,10 +2,11 @@
 //! lost, the image has no corruption and the guest's data is there.
 //!
 //! The file logs what is done to it (`logged.rs`); on a disk (`disk.rs`) there is nothing but
-//! writes.
+//! writes; `through`: an image in a file system, full in every layer.
 
 mod disk;
 mod logged;
+mod through;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
