@@ -327,20 +327,25 @@ fn assert_promises(
 
 /// A file with the greatest size.
 pub fn file_of<D>(device: D) -> Arc<File<D>> {
+    file_or_disk(device, false)
+}
+
+/// A disk of that size.
+pub fn disk_of<D>(device: D) -> Arc<File<D>> {
+    file_or_disk(device, true)
+}
+
+fn file_or_disk<D>(device: D, is_disk: bool) -> Arc<File<D>> {
     Arc::new(File {
         device,
         bytes: AtomicU64::new(FILE),
-        is_disk: false,
+        is_disk,
     })
 }
 
 /// State after a cut: a file with its greatest size, or the disk.
 fn left_by(scenario: &Scenario, device: MemoryDevice) -> Arc<File<MemoryDevice>> {
-    Arc::new(File {
-        device,
-        bytes: AtomicU64::new(FILE),
-        is_disk: scenario.on_disk,
-    })
+    file_or_disk(device, scenario.on_disk)
 }
 
 fn opened(

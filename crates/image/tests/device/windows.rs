@@ -6,14 +6,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use extant_blockdev::{Device, HostCache};
-use extant_image::device::DeviceOptions;
+use extant_blockdev::{Device, HostCache, MemoryDevice, Persistence};
+use extant_image::device::{DeviceOptions, ImageDevice};
+use extant_space::ErrorKind;
 use extant_testkit::command::tool;
 use extant_testkit::oracle::filefrag;
 use extant_testkit::oracle::qemu::{qemu_io, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{require, requires};
 
+use crate::power;
 use crate::support::{
     Ground, KIB, MIB, assert_checks, assert_checks_in_use, open, open_with, pattern, qcow2_options,
     qemu, qemu_img, read, write,
@@ -21,8 +23,8 @@ use crate::support::{
 
 const CLUSTER: u64 = 64 * KIB;
 /// Each stream writes this much of its part of the disk.
-const STREAM: u64 = 16 * MIB;
-const PART: u64 = 64 * MIB;
+const STREAM: u64 = 8 * MIB;
+const PART: u64 = 32 * MIB;
 
 /// Writes of `streams` in turn, in clusters.
 fn interleaved(streams: u64) -> Vec<u64> {
@@ -241,5 +243,41 @@ fn windows_are_neither_counted_nor_lost() {
         for &offset in &offsets {
             assert!(read(&image, offset, CLUSTER) == pattern(offset, CLUSTER, 1));
         }
+    }
+}
+
+#[test]
+fn windows_are_reclaimed_before_a_disk_is_full() {
+    require!(qemu_img());
+    const DISK: u64 = power::FILE;
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "cluster_size=4k", 4 * DISK);
+    let memory = MemoryDevice::new(DISK);
+    let mut first = std::fs::read(&path).unwrap();
+    first.resize(first.len().next_multiple_of(512), 0);
+    memory.write_at(&first, 0, Persistence::Cached).unwrap();
+    let disk = power::disk_of(memory);
+    let image = ImageDevice::open_store(disk.clone(), &qcow2_options()).unwrap();
+    let offset = |number: u64| number % 4 * DISK + number / 4 * 4 * KIB;
+    let (end, error) = (0..)
+        .find_map(|number| {
+            let bytes = pattern(offset(number), 4 * KIB, 1);
+            let written = image.write_at(&bytes, offset(number), Persistence::Cached);
+            written.err().map(|error| (number, error))
+        })
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    // The rest is metadata.
+    assert!(end * 4 * KIB > DISK - 64 * KIB, "{end} clusters");
+    image.flush().unwrap();
+    drop(image);
+    let mut bytes = vec![0; DISK as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    assert_checks(&path);
+    let image = open(&path);
+    for number in 0..end {
+        let offset = offset(number);
+        assert!(read(&image, offset, 4 * KIB) == pattern(offset, 4 * KIB, 1));
     }
 }
