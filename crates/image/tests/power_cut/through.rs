@@ -1,4 +1,5 @@
-//! Power cuts while an image in a file of an ext4 file system is made full, in every layer below.
+//! Power cuts while an image in a file of an ext4 file system becomes fully allocated, in every
+//! layer below.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
