@@ -2,9 +2,12 @@
 //! filefrag shows it on both levels.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use extant_space::{ByteRange, ExtentState};
+use extant_space::{ByteRange, ErrorKind, ExtentState};
+use extant_testkit::command::tool;
+use extant_testkit::faulty::{Faults, Faulty, WriteFault};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{oracle, require, requires};
 
@@ -106,7 +109,7 @@ fn materialize_makes_a_file_written_in_name_only_written_below_and_keeps_its_dat
                 .write(true)
                 .open(mounted.place.join("file"))
                 .unwrap();
-            std::os::unix::fs::FileExt::write_all_at(&file, &data, offset).unwrap();
+            file.write_all_at(&data, offset).unwrap();
             file.sync_all().unwrap();
         }
         let before = bytes_below(&image, "file", ExtentState::Unwritten);
@@ -162,6 +165,95 @@ fn full_host_is_an_error_that_leaves_no_file() {
         image.fs(&["ls", "IMAGE"]).success().stdout.trim(),
         "lost+found"
     );
+    image.assert_clean();
+}
+
+/// Bytes of the file that lose their space in the host file.
+const PUNCHED: u64 = 4 * MIB;
+
+/// An image with a file that is a hole on the host where it begins, and has data further on.
+fn with_a_hole_below(host: &Path, data: &[u8], offset: u64) -> Image {
+    let image = Image::in_directory(host, FORMATS[0], 48);
+    inside(&image, "create", &["/file", "20MiB"]).success();
+    let begin = {
+        let mounted = image.mount();
+        let file = fs::File::options()
+            .write(true)
+            .open(mounted.place.join("file"))
+            .unwrap();
+        file.write_all_at(data, offset).unwrap();
+        file.sync_all().unwrap();
+        oracle::filefrag(&mounted.place.join("file")).extents
+    };
+    for extent in begin {
+        if let Some(part) = extent.clip(ByteRange::new(0, PUNCHED)) {
+            let (start, length) = (part.physical.unwrap(), part.logical.len());
+            let range =
+                ["-p", "-o", &start.to_string(), "-l", &length.to_string()].map(str::to_owned);
+            run(tool("fallocate").args(range).arg(&image.path)).success();
+        }
+    }
+    image
+}
+
+#[test]
+fn full_or_read_only_host_is_named_and_materialize_does_the_rest_later() {
+    require!(
+        requires::root(),
+        Filesystem::Ext4.requirement(),
+        requires::tool("mke2fs"),
+        requires::tool("filefrag")
+    );
+    let host = Scratch::new(Filesystem::Ext4, 64 * MIB);
+    let (data, offset) = (noise(6, 1_000_001), 9_000_003);
+    let image = with_a_hole_below(host.path(), &data, offset);
+    assert_eq!(bytes_below(&image, "file", ExtentState::Hole), PUNCHED);
+    let filler = host.path().join("filler");
+    let file = fs::File::create(&filler).unwrap();
+    let full = (0..).find_map(|at| file.write_all_at(&[1; 4096], at * 4096).err());
+    assert_eq!(full.unwrap().kind(), std::io::ErrorKind::StorageFull);
+    drop(file);
+    let refused = inside(&image, "materialize", &["/file"]);
+    refused.refused(3, &["disk.img", "no space"]);
+    host.remount("ro");
+    inside(&image, "materialize", &["/file"]).refused(4, &["disk.img", "read-only"]);
+    host.remount("rw");
+    fs::remove_file(&filler).unwrap();
+    assert_contents(&image, &data, offset as usize);
+    let done = inside(&image, "materialize", &["/file", "--json"]).success();
+    assert!(done.number("/zeroed_below_bytes") > 0, "{done}");
+    assert_eq!(done.number("/layers/0/written_bytes"), 20 * MIB, "{done}");
+    image.assert_clean();
+    assert_eq!(bytes_below(&image, "file", ExtentState::Written), 20 * MIB);
+    assert_contents(&image, &data, offset as usize);
+}
+
+#[test]
+fn host_that_fails_while_zeros_are_written_is_named_and_loses_nothing() {
+    require!(Faulty::requirement(), requires::tool("mke2fs"));
+    let fuse = Faulty::new(256 * MIB, Faults::default());
+    let image = Image::in_directory(fuse.path(), FORMATS[0], 64);
+    let data = image.work.path().join("data");
+    fs::write(&data, noise(7, 300_001)).unwrap();
+    image.fs(&["put", "IMAGE", "data", "/kept"]).success();
+    for number in 0..6 {
+        fuse.set_faults(Faults {
+            write: WriteFault::FailsAfter(number * 3 * MIB, ErrorKind::Io),
+            ..Faults::default()
+        });
+        let answer = inside(&image, "create", &["/file", "20MiB"]);
+        answer.refused(1, &["disk.img", "put error"]);
+        fuse.set_faults(Faults::default());
+        // The journal is replayed by the next change.
+        image
+            .fs(&["mkdir", "IMAGE", &format!("/after-{number}")])
+            .success();
+        image.assert_clean();
+        image.fs(&["get", "IMAGE", "/kept", "copy"]).success();
+        assert!(read(&image.work.path().join("copy")) == read(&data));
+        fs::remove_file(image.work.path().join("copy")).unwrap();
+    }
+    inside(&image, "create", &["/file", "20MiB"]).success();
     image.assert_clean();
 }
 

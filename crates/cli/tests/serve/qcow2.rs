@@ -47,6 +47,46 @@ fn image_of_every_mode_is_served_as_its_disk_and_stays_whole() {
 }
 
 #[test]
+fn streams_of_eight_clients_are_contiguous_in_a_thin_image() {
+    require!(requires::tool("qemu-img"), requires::tool("qemu-io"));
+    const STREAM: u64 = 8 * MIB;
+    const CLUSTER: u64 = 64 << 10;
+    let stand = Stand::new();
+    let mut create = extant();
+    create.args(["create", "a.qcow2", "256MiB", "--preallocation", "off"]);
+    said(create.current_dir(stand.work.path()));
+    let serving = stand.serve(&["a.qcow2"]);
+    let uri = serving.uri("a.qcow2");
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let uri = &uri;
+            scope.spawn(move || {
+                let offsets = (0..STREAM / CLUSTER).map(|at| client * 4 * STREAM + at * CLUSTER);
+                let write = |offset| format!("aio_write -q -P {} {offset} {CLUSTER}", client + 1);
+                let mut commands: Vec<_> = offsets.map(write).collect();
+                commands.push("aio_flush".into());
+                qemu_io(uri, &Vec::from_iter(commands.iter().map(String::as_str)));
+            });
+        }
+    });
+    serving.end();
+    let reads: Vec<_> = (0..8)
+        .map(|client| format!("read -P {} {} {STREAM}", client + 1, client * 4 * STREAM))
+        .collect();
+    assert_holds(
+        &stand,
+        "a.qcow2",
+        &Vec::from_iter(reads.iter().map(String::as_str)),
+    );
+    let path = stand.path("a.qcow2");
+    let map = oracle::qemu::qemu_json(&[&"map", &"-f", &"qcow2", &"--output=json", &path]);
+    let runs = map.as_array().unwrap().iter();
+    let pieces = runs.filter(|run| run["offset"].is_u64()).count() as u64;
+    // In turn, they would be as many as the clusters.
+    assert!(pieces <= 8 * STREAM / CLUSTER / 6, "{pieces} pieces");
+}
+
+#[test]
 fn served_image_is_locked_for_qemu_as_well() {
     require!(requires::tool("qemu-img"), requires::tool("qemu-io"));
     let stand = Stand::new();

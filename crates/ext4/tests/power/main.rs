@@ -5,7 +5,7 @@
 //! - `cuts`: the states that remain; `view`: a file system as it can be read; `judge`: a state
 //!   after a cut, compared with the workload;
 //! - `oracle`: e2fsck on a spread sample; `survive`: all cuts of one workload; `bare`: those
-//!   without a journal.
+//!   without a journal; `through`: those of space that is written in every layer below.
 //!
 //! `EXTANT_POWER_SEEDS=A..B` runs those random workloads instead of the default ones, and
 //! `EXTANT_POWER_CUTS=N` verifies up to N states of each position. A failure names its seed,
@@ -23,4 +23,5 @@ mod scripts;
 mod step;
 mod survive;
 mod sync;
+mod through;
 mod view;

@@ -5,7 +5,7 @@
 //! - `full`: no space at every allocation; `policy`: the recorded error, and the behaviour after
 //!   it;
 //! - `panics`: panics in the middle of changes;
-//! - `device`: devices that are short or read-only;
+//! - `device`: devices that are short or read-only; `through`: layers below that refuse zeros;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
 //!
 //! `EXTANT_TROUBLE_SEEDS=A..B` runs those seeds of damage instead of the few of every day.
@@ -20,4 +20,5 @@ mod panics;
 mod policy;
 mod reads;
 mod scenario;
+mod through;
 mod watch;

@@ -28,6 +28,7 @@ mod space;
 mod status;
 mod stream;
 mod transfer;
+mod windows;
 mod zero;
 
 use std::ops::{ControlFlow, Range};

@@ -9,3 +9,5 @@ mod power;
 mod space;
 mod stream;
 mod support;
+mod through;
+mod windows;

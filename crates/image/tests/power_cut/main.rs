@@ -1,10 +1,12 @@
 //! Power cuts during changes in place: with any of the writes since the last sync kept, torn or
 //! lost, the image has no corruption and the guest's data is there.
 //!
-//! The file logs its operations (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes.
+//! The file logs its operations (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes;
+//! `through`: an image in a file system, full in every layer.
 
 mod disk;
 mod logged;
+mod through;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -5,6 +5,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::Qcow2;
 use super::metadata::Metadata;
+use super::space::Wanted;
 use crate::format::{CompressedPlace, L2Entry, Mapping};
 
 /// Source of the bytes of a read.
@@ -166,7 +167,8 @@ impl Qcow2 {
             Writable::Rewrite => WriteTarget::Rewrite,
             Writable::Fresh => {
                 let offset;
-                (offset, count) = self.map_fresh(metadata, clusters.start, count, false)?;
+                let wanted = Wanted::For(clusters.start);
+                (offset, count) = self.map_fresh(metadata, clusters.start, count, wanted)?;
                 WriteTarget::Host(offset + within)
             }
         };
@@ -180,10 +182,10 @@ impl Qcow2 {
         metadata: &mut Metadata,
         cluster: u64,
         count: u64,
-        whole: bool,
+        wanted: Wanted,
     ) -> Result<(u64, u64)> {
         let bits = self.geometry.cluster_bits();
-        let run = metadata.allocate(count, whole)?;
+        let run = metadata.allocate(count, wanted)?;
         for number in 0..run.clusters {
             let offset = (run.first + number) << bits;
             if let Err(error) = metadata.set(cluster + number, L2Entry::exclusive(offset)) {

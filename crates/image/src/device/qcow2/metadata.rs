@@ -18,7 +18,7 @@ use super::cluster_cache::{ClusterCache, DirtyRange};
 use super::file::MetadataFile;
 use super::l1_table::L1Table;
 use super::refcounts::Refcounts;
-use super::space::{Run, Space};
+use super::space::{Run, Space, Wanted};
 use crate::format::{CompressedPlace, Geometry, Header, L1Entry, L2Entry, Mapping, Version};
 
 /// Released clusters that are kept in memory before a commit.
@@ -102,9 +102,10 @@ impl Metadata {
         let changes = if writes {
             let refcounts = Refcounts::load(&file, header, piece_bytes)?;
             reserved = reserved_places(header, &l1, &refcounts);
+            let disk_clusters = header.virtual_bytes.div_ceil(geometry.cluster_bytes());
             Some(Changes {
                 refcounts,
-                space: Space::new(geometry, file.0.geometry().size),
+                space: Space::new(geometry, file.0.geometry().size, disk_clusters),
                 released: Vec::new(),
                 is_ordered: false,
                 fault: None,
@@ -172,7 +173,7 @@ impl Metadata {
     }
 
     /// Up to `clusters` consecutive clusters that read as zeros.
-    pub(super) fn allocate(&mut self, clusters: u64, whole: bool) -> Result<Run> {
+    pub(super) fn allocate(&mut self, clusters: u64, wanted: Wanted) -> Result<Run> {
         self.check_fault()?;
         let Self {
             file,
@@ -193,7 +194,7 @@ impl Metadata {
             let tables = l1.places().map(|offset| (offset, cluster_bytes));
             tables.chain(refcounts.places()).collect()
         };
-        let run = space.take(file, refcounts, &places, clusters, whole);
+        let run = space.take(file, refcounts, &places, clusters, wanted);
         for old in space.old_tables.drain(..) {
             released.extend(old.first..old.first + old.clusters);
         }
@@ -294,7 +295,7 @@ impl Metadata {
         if let (Some((offset, _)), true) = (&old, entry.is_copied()) {
             return Ok(*offset);
         }
-        let run = self.allocate(1, false)?;
+        let run = self.allocate(1, Wanted::Piece)?;
         let offset = run.first << self.geometry.cluster_bits();
         let (old, bytes) = match old {
             Some((old, bytes)) => (Some(old), bytes),
@@ -426,8 +427,12 @@ impl Metadata {
     }
 
     /// The length to truncate the file to, if it was preallocated beyond its last used cluster.
-    pub(super) fn spare_from(&self) -> Option<u64> {
-        let space = &self.changes.as_ref()?.space;
+    pub(super) fn spare_from(&mut self) -> Option<u64> {
+        let is_clean = self.is_clean();
+        let space = &mut self.changes.as_mut()?.space;
+        if is_clean {
+            space.trim();
+        }
         space.has_spare().then(|| space.used_end_bytes())
     }
 

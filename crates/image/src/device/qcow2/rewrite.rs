@@ -16,6 +16,7 @@ use super::file::read_or_zero;
 use super::mapped::Source;
 use super::metadata::Metadata;
 use super::plan::{DeviceRequests, WriteCursor};
+use super::space::Wanted;
 use crate::format::{L2Entry, Mapping};
 
 /// Clusters of this many bytes are built together.
@@ -124,7 +125,10 @@ impl Qcow2 {
         let is_in_place = offset.is_some() && matches!(mapping, Mapping::Data(_));
         let offset = match offset {
             Some(offset) => offset,
-            None => metadata.allocate(1, false)?.first << self.geometry.cluster_bits(),
+            None => {
+                let run = metadata.allocate(1, Wanted::For(cluster))?;
+                run.first << self.geometry.cluster_bits()
+            }
         };
         let old = (!is_in_place).then_some(mapping);
         Ok(NewCluster {

@@ -6,8 +6,11 @@
 //! 1. the pool: clusters freed and punched since the image was opened, and those found by
 //! 2. the scan: refcount regions that were in the file when it was opened, one at a time; their
 //!    clusters are zeroed;
-//! 3. the end of the file, which is extended in steps. Closing the image truncates the rest of a
-//!    step.
+//! 3. the end of the file, which is extended in steps. Closing the image truncates what is free
+//!    there.
+//!
+//! An allocation for a guest cluster takes from the window of its stream first (`windows.rs`), and
+//! reserves one from these sources. A request that finds no space reclaims all windows.
 //!
 //! The end of the file is not the end of the counted clusters: a disk keeps its size, and a crash
 //! leaves the last step in the file. If the scan reaches clusters without an entry in the refcount
@@ -20,12 +23,15 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::file::MetadataFile;
 use super::refcounts::Refcounts;
+use super::windows::{Reserve, Windows};
 use crate::format::Geometry;
 
 /// Found clusters are zeroed in units of this many bytes.
 const ZERO_BYTES_MAX: u64 = 16 << 20;
 /// The file becomes longer by so much.
 const GROWTH: u64 = 64 << 20;
+/// Pieces of the pool that one search visits.
+const POOL_SEARCH_MAX: usize = 64;
 
 /// Consecutive clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +40,44 @@ pub(super) struct Run {
     pub clusters: u64,
 }
 
+impl Run {
+    /// The first `clusters` clusters, or all that there are, and the rest.
+    pub(super) fn split_at(self, clusters: u64) -> (Self, Self) {
+        let clusters = clusters.min(self.clusters);
+        let Self {
+            first,
+            clusters: all,
+        } = self;
+        let rest = Self {
+            first: first + clusters,
+            clusters: all - clusters,
+        };
+        (Self { first, clusters }, rest)
+    }
+}
+
+/// Requirement of an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    /// Any piece.
+    Piece,
+    /// All clusters from the end of the file rather than some of them from the middle.
+    Whole,
+    /// A piece for this guest cluster and those after it.
+    For(u64),
+}
+
 pub(super) struct Space {
     geometry: Geometry,
     /// Runs by their first cluster, all zeros, counted as free.
     pool: BTreeMap<u64, u64>,
+    windows: Windows,
     /// All before it was scanned.
     scanned: u64,
     /// Size of the file when it was opened; free clusters before it are unknown until the scan
     /// reaches them.
     opened_end: u64,
-    /// The first cluster that was never used since.
+    /// The first cluster that was not given out since.
     end: u64,
     /// Present size of the file.
     file_end: u64,
@@ -53,12 +87,14 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// For a file of `file_bytes`; a partial cluster at its end is unused.
-    pub(super) fn new(geometry: Geometry, file_bytes: u64) -> Self {
+    /// For a file of `file_bytes`, whose last partial cluster is unused, and a disk of
+    /// `disk_clusters`.
+    pub(super) fn new(geometry: Geometry, file_bytes: u64, disk_clusters: u64) -> Self {
         let end = file_bytes / geometry.cluster_bytes();
         Self {
             geometry,
             pool: BTreeMap::new(),
+            windows: Windows::new(geometry, disk_clusters),
             scanned: 0,
             opened_end: end,
             end,
@@ -68,9 +104,65 @@ impl Space {
         }
     }
 
-    /// Allocates up to `clusters` contiguous clusters, with a refcount of 1 each. `whole`: prefer
-    /// all of them from the end of the file over a part from the middle.
+    /// Allocates up to `clusters` contiguous clusters, with a refcount of 1 each.
     pub(super) fn take(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+        clusters: u64,
+        wanted: Wanted,
+    ) -> Result<Run> {
+        assert!(clusters > 0);
+        let reserved = match wanted {
+            Wanted::For(guest) => self.windows.take(guest, clusters),
+            Wanted::Piece | Wanted::Whole => None,
+        };
+        let run = match reserved {
+            Some(run) => run,
+            None => self.find(file, refcounts, metadata, clusters, wanted)?,
+        };
+        self.put_left();
+        for cluster in run.first..run.first + run.clusters {
+            refcounts.set(file, cluster, 1)?;
+        }
+        Ok(run)
+    }
+
+    /// Finds clusters outside all windows, and reserves the window of a stream.
+    fn find(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+        clusters: u64,
+        wanted: Wanted,
+    ) -> Result<Run> {
+        let mut reserve = match wanted {
+            Wanted::For(guest) => self.windows.wanted(guest, clusters),
+            Wanted::Piece | Wanted::Whole => Reserve::default(),
+        };
+        let whole = matches!(wanted, Wanted::Whole);
+        let most = reserve.gap + clusters + reserve.window;
+        let mut found = self.find_run(file, refcounts, metadata, most, whole);
+        if found.is_err() && (most > clusters || !self.windows.are_empty()) {
+            self.reclaim_windows();
+            reserve = Reserve::default();
+            found = self.find_run(file, refcounts, metadata, clusters, whole);
+        }
+        let run = found?;
+        if run.clusters <= reserve.gap {
+            reserve.gap = 0;
+        }
+        let (gap, rest) = run.split_at(reserve.gap);
+        let (taken, window) = rest.split_at(clusters);
+        if let Wanted::For(guest) = wanted {
+            self.windows.add(guest, taken.clusters, gap, window);
+        }
+        Ok(taken)
+    }
+
+    fn find_run(
         &mut self,
         file: &MetadataFile,
         refcounts: &mut Refcounts,
@@ -78,32 +170,47 @@ impl Space {
         clusters: u64,
         whole: bool,
     ) -> Result<Run> {
-        assert!(clusters > 0);
         let from_pool = loop {
-            let fits = |(_, length): &(&u64, &u64)| !whole || **length >= clusters;
+            let fits = |(_, length): &(&u64, &u64)| **length >= clusters;
             // Old pieces are many only where the image is fragmented; the search is bounded.
-            if let Some((first, _)) = self.pool.iter().take(64).find(fits) {
+            let mut pieces = self.pool.iter().take(POOL_SEARCH_MAX);
+            let best = match pieces.find(fits) {
+                None if !whole => {
+                    let pieces = self.pool.iter().take(POOL_SEARCH_MAX);
+                    pieces.max_by_key(|(_, length)| **length)
+                }
+                found => found,
+            };
+            if let Some((first, _)) = best {
                 break Some(*first);
             }
             if !self.scan(file, refcounts, metadata)? {
                 break None;
             }
         };
-        let run = match from_pool {
-            Some(first) => self.take_from_pool(first, clusters),
+        match from_pool {
+            Some(first) => Ok(self.take_from_pool(first, clusters)),
             None => match self.take_at_end(file, refcounts, metadata, clusters) {
                 // A disk has no more than the pieces.
                 Err(error) if error.kind() == ErrorKind::NoSpace => match self.pool.keys().next() {
-                    Some(&first) => self.take_from_pool(first, clusters),
-                    None => return Err(error),
+                    Some(&first) => Ok(self.take_from_pool(first, clusters)),
+                    None => Err(error),
                 },
-                run => run?,
+                found => found,
             },
-        };
-        for cluster in run.first..run.first + run.clusters {
-            refcounts.set(file, cluster, 1)?;
         }
-        Ok(run)
+    }
+
+    fn reclaim_windows(&mut self) {
+        self.windows.clear();
+        self.put_left();
+    }
+
+    /// Frees the windows of streams that are forgotten.
+    fn put_left(&mut self) {
+        while let Some(run) = self.windows.left.pop() {
+            self.put(run);
+        }
     }
 
     fn take_from_pool(&mut self, first: u64, clusters: u64) -> Run {
@@ -121,25 +228,40 @@ impl Space {
     /// Returns clusters that read as zeros and are counted as free, except for those that the scan
     /// will find.
     pub(super) fn put(&mut self, run: Run) {
-        for cluster in run.first..run.first + run.clusters {
-            if cluster < self.scanned || cluster >= self.opened_end {
-                self.put_one(cluster);
-            }
+        let end = run.first + run.clusters;
+        self.insert(run.first, end.min(self.scanned));
+        self.insert(run.first.max(self.opened_end).max(self.scanned), end);
+    }
+
+    fn insert(&mut self, mut first: u64, mut end: u64) {
+        if first >= end {
+            return;
+        }
+        if let Some(length) = self.pool.remove(&end) {
+            end += length;
+        }
+        if let Some((&before, &length)) = self.pool.range(..first).next_back()
+            && before + length == first
+        {
+            first = before;
+        }
+        self.pool.insert(first, end - first);
+    }
+
+    /// Gives up the windows, and the free clusters at the end of the file. All refcounts are
+    /// durable.
+    pub(super) fn trim(&mut self) {
+        self.reclaim_windows();
+        if let Some((&first, &length)) = self.pool.last_key_value()
+            && first + length == self.end
+        {
+            self.pool.remove(&first);
+            self.end = first.max(self.opened_end);
+            self.insert(first, self.end);
         }
     }
 
-    fn put_one(&mut self, cluster: u64) {
-        let before = self.pool.range(..cluster).next_back();
-        let joins = before.filter(|(first, length)| **first + **length == cluster);
-        let (first, mut length) =
-            joins.map_or((cluster, 1), |(first, length)| (*first, length + 1));
-        if let Some(after) = self.pool.remove(&(cluster + 1)) {
-            length += after;
-        }
-        self.pool.insert(first, length);
-    }
-
-    /// Minimum length of the file: nothing behind was ever used.
+    /// Where the file can end: nothing behind is used.
     pub(super) fn used_end_bytes(&self) -> u64 {
         self.end << self.geometry.cluster_bits()
     }

@@ -16,6 +16,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 use super::Qcow2;
 use super::mapped::{Source, WriteTarget};
 use super::metadata::Metadata;
+use super::space::Wanted;
 use crate::format::{L2Entry, Mapping, Version};
 
 /// Clusters that are changed before others get a turn.
@@ -72,7 +73,8 @@ impl Qcow2 {
                 Source::Zero if self.data.is_none() => {
                     let count = length.div_ceil(self.geometry.cluster_bytes());
                     let first = self.cluster_of(rest.start());
-                    let (host, mapped) = self.map_fresh(&mut metadata, first, count, true)?;
+                    let (host, mapped) =
+                        self.map_fresh(&mut metadata, first, count, Wanted::Whole)?;
                     length = length.min(mapped << bits);
                     Some(host)
                 }

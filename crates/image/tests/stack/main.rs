@@ -2,6 +2,9 @@
 //! device: a device in memory, our ext4 engine, a qcow2 image in a file of it, the engine again on
 //! the disk in the image, a file in that. Space allocated for the innermost file is allocated at
 //! every level.
+//! `host`: the same over a file of the host.
+
+mod host;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
