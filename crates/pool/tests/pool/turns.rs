@@ -107,7 +107,7 @@ fn jobs_in_the_background_share_the_rate_of_the_pool_by_weight() {
         let options = JobOptions {
             priority,
             background: true,
-            rate: None,
+            ..JobOptions::default()
         };
         pool.submit(clone("source", volume, CloneMethod::Copy), options)
             .unwrap()
