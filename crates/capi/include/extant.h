@@ -269,8 +269,8 @@ typedef struct {
    */
   uint32_t keep_partial;
   /*
-   In the background: the share of the disk beside other users, in hundredths of a percent, from
-   10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+   In the background: the share of the disk beside other users, in hundredths of a percent,
+   from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
    */
   uint32_t background_basis_points;
   /*
@@ -414,8 +414,8 @@ typedef struct {
    */
   uint32_t unshare;
   /*
-   In the background: the share of the disk beside other users, in hundredths of a percent, from
-   10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+   In the background: the share of the disk beside other users, in hundredths of a percent,
+   from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
    */
   uint32_t background_basis_points;
 } extant_materialize_options;

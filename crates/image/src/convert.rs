@@ -49,8 +49,8 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// The same in the background: one thread copies, at the pace of the file, which has the rate as
-    /// well.
+    /// The same in the background: one thread copies, at the pace of the file, which has the rate
+    /// as well.
     pub fn in_background(self) -> Self {
         Self {
             threads: 1,

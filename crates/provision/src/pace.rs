@@ -95,8 +95,8 @@ impl Pace {
         }
     }
 
-    /// Fails where the pace cannot be kept on `file`: in the background, where a file that is stored
-    /// in an image has no disk whose counters show other users. Reports the disk.
+    /// Fails where the pace cannot be kept on `file`: in the background, where a file that is
+    /// stored in an image has no disk whose counters show other users. Reports the disk.
     ///
     /// # Errors
     /// `Unsupported` with the reason; those of opening the image.

@@ -188,8 +188,8 @@ pub trait SpaceFile: Send + Sync {
         self.sync(SyncMode::All)
     }
 
-    /// Opens, for reading, the file or disk of the host that stores this file, in which the physical
-    /// places of the extent map are offsets. `None` for a file of the host, which has a
+    /// Opens, for reading, the file or disk of the host that stores this file, in which the
+    /// physical places of the extent map are offsets. `None` for a file of the host, which has a
     /// [kernel's view](Self::host_io), and for what is stored in no file.
     fn open_store(&self) -> Result<Option<File>> {
         Ok(None)

@@ -27,8 +27,8 @@ pub(crate) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Bytes read and written since boot, of the disk in `directory`: fields 3 and 7 of its counters, in
-/// sectors of 512 bytes (Documentation/block/stat.rst).
+/// Bytes read and written since boot, of the disk in `directory`: fields 3 and 7 of its counters,
+/// in sectors of 512 bytes (Documentation/block/stat.rst).
 pub fn transferred_bytes(directory: &Path) -> Option<u64> {
     let text = fs::read_to_string(directory.join("stat")).ok()?;
     let fields: Vec<u64> = text

@@ -85,8 +85,8 @@ pub enum PaceKind {
     Background,
 }
 
-/// How the disk is used: `kind` is an `extant_pace`; a rate of 0 bytes a second is none, and a share
-/// of 0 is the default one of the background.
+/// How the disk is used: `kind` is an `extant_pace`; a rate of 0 bytes a second is none, and a
+/// share of 0 is the default one of the background.
 pub(super) fn pace(kind: u32, rate_bytes: u64, background_basis_points: u32) -> Result<Pace> {
     let share = match background_basis_points {
         0 => None,

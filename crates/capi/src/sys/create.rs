@@ -48,8 +48,8 @@ pub struct FileOptions {
     /// 1: after a cancel or an error the partial file stays, and the next call resumes it; 0, the
     /// default: removed.
     pub keep_partial: u32,
-    /// In the background: the share of the disk beside other users, in hundredths of a percent, from
-    /// 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+    /// In the background: the share of the disk beside other users, in hundredths of a percent,
+    /// from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
     pub background_basis_points: u32,
     /// 0.
     pub reserved: u32,

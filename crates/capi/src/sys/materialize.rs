@@ -31,8 +31,8 @@ pub struct RangeOptions {
     pub rate_bytes: u64,
     /// 1: parts shared with other files (reflinks) get space of their own; 0, the default: refused.
     pub unshare: u32,
-    /// In the background: the share of the disk beside other users, in hundredths of a percent, from
-    /// 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+    /// In the background: the share of the disk beside other users, in hundredths of a percent,
+    /// from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
     pub background_basis_points: u32,
 }
 

@@ -8,8 +8,8 @@
 //!   disk, whichever is more: on a saturated disk each request takes so long that the first rule
 //!   alone would nearly stop the operation.
 //!
-//! The shares are [`ContendedShare`]. Where one request at a time cannot carry a chosen share of the
-//! bytes, more are in flight.
+//! The shares are [`ContendedShare`]. Where one request at a time cannot carry a chosen share of
+//! the bytes, more are in flight.
 //!
 //! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen counts as other I/O.
 
@@ -50,7 +50,7 @@ impl<C: Counters + Sync> Counters for Arc<C> {
     }
 }
 
-/// What the operation may use of a disk beside others.
+/// Limits of the operation beside others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ContendedShare {
     /// Part of the time that requests may be in flight.
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// What the operation used of a simulated disk.
+    /// Use of a simulated disk by the operation.
     struct Usage {
         /// Part of the time with a request in flight.
         time: f64,

@@ -1,12 +1,12 @@
 //! The disk whose counters show what others do, and how requests reach it.
 //!
-//! - A file of the host: the block device of its file system. Requests reach it by themselves. Where
-//!   there is none (NFS, FUSE), the latency of the requests is the signal.
+//! - A file of the host: the block device of its file system. Requests reach it by themselves.
+//!   Where there is none (NFS, FUSE), the latency of the requests is the signal.
 //! - A file inside an image, and a file on a mount of Extant: the disk below the image, through
-//!   further images and loop devices. What is written is in the page cache of the image first, so
-//!   each request is written out before it counts as ended: its latency is that of the disk, and its
-//!   bytes are in the counters. Without a disk the background pace is refused: the latency of a page
-//!   cache shows nothing.
+//!   further images and loop devices. Written data is in the page cache of the image first, so
+//!   each request is written out before it counts as ended: its latency is that of the disk, and
+//!   its bytes are in the counters. Without a disk the background pace is refused: the latency of
+//!   a page cache shows nothing.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
