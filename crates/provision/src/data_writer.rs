@@ -44,9 +44,10 @@ impl<'f> DataWriter<'f> {
     /// As [`Pace::check`].
     pub fn new(file: &'f dyn SpaceFile, pace: &Pace) -> Result<Self> {
         let host = file.host_io();
-        let pacer = match pace.is_background() {
-            true => Some(Mutex::new(Pacer::of_file(file, pace)?)),
-            false => None,
+        let pacer = if pace.is_background() {
+            Some(Mutex::new(Pacer::of_file(file, pace)?))
+        } else {
+            None
         };
         Ok(Self {
             file,

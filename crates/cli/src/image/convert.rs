@@ -151,9 +151,12 @@ pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
     };
     let said = progress.show(|display| {
         let report = copy(args, Control::new(cancel, display))?;
-        Ok(report.map(|report| match args.output.json {
-            true => display.json_text(&report),
-            false => describe(&report, display, args.output.verbose),
+        Ok(report.map(|report| {
+            if args.output.json {
+                display.json_text(&report)
+            } else {
+                describe(&report, display, args.output.verbose)
+            }
         }))
     });
     match said {
@@ -368,10 +371,10 @@ impl Wanted<'_> {
         let inner = args.target.as_os_str().as_encoded_bytes();
         let make = || {
             let pace = self.pace();
-            let options = match pace.is_background() {
-                true => self.options().in_background(),
-                false => self.options(),
-            };
+            let mut options = self.options();
+            if pace.is_background() {
+                options = options.in_background();
+            }
             let conversion = Conversion::new(source, &image, options)?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
             let started = Instant::now();

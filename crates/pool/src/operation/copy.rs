@@ -36,9 +36,10 @@ pub(super) fn copy(
     control: Control<'_>,
 ) -> Result<()> {
     let pace = work.pace();
-    let writer = match pace.is_background() {
-        true => Some(DataWriter::new(target, &pace)?),
-        false => None,
+    let writer = if pace.is_background() {
+        Some(DataWriter::new(target, &pace)?)
+    } else {
+        None
     };
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
