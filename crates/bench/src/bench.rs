@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use extant_space::ByteSize;
+use extant_space::{BackgroundShare, ByteSize};
 use extant_testkit::command;
 
 use crate::directory::RunDirectory;
@@ -51,6 +51,8 @@ pub struct Options {
     pub runs: Option<usize>,
     /// Size of files.
     pub size_bytes: Option<u64>,
+    /// Share of the disk of a further background load in `neighbour`.
+    pub background_share: Option<BackgroundShare>,
 }
 
 impl Options {

@@ -47,10 +47,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use extant_fuse::options::IoUring;
-use extant_space::ByteSize;
+use extant_space::{BackgroundShare, ByteSize};
 
 use crate::bench::{Bench, Context, Options};
 use crate::benches::mount::floor;
@@ -72,6 +72,7 @@ Examples:
   extant-bench written --quick
   extant-bench written --runs 9 --json > written.json
   extant-bench neighbour --check
+  extant-bench neighbour --background-share 5
 
 Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
 )]
@@ -105,6 +106,10 @@ struct Arguments {
     /// Size of the files, such as 8GiB
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
+
+    /// In `neighbour`: measure extant create --background=PERCENT% as well
+    #[arg(long, value_name = "PERCENT")]
+    background_share: Option<BackgroundShare>,
 
     /// Where to measure [default: a directory under target/]
     #[arg(long, value_name = "DIR")]
@@ -195,11 +200,16 @@ fn measure(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report> {
+    ensure!(
+        arguments.background_share.is_none() || bench.name() == "neighbour",
+        "--background-share is for neighbour"
+    );
     needs::check(bench.needs())?;
     let options = Options {
         quick: arguments.quick,
         runs: arguments.runs.map(|runs| runs as usize),
         size_bytes: arguments.size.map(|size| size.0),
+        background_share: arguments.background_share,
     };
     let extant = match &arguments.extant {
         Some(program) => program.clone(),

@@ -1,5 +1,6 @@
 //! The trait of devices.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 
 use extant_space::{
@@ -98,6 +99,12 @@ pub trait Device: Send + Sync {
         Ok(ControlFlow::Continue(()))
     }
 
+    /// Opens, for reading, the file or disk of the host whose bytes are those of this device at the
+    /// same offsets. `None` for a device that has no such file.
+    fn open_store(&self) -> Result<Option<File>> {
+        Ok(None)
+    }
+
     /// Runs one operation.
     fn run(&self, operation: Operation<'_>) -> Result<()> {
         let mut requests = [Request::new(operation)];
@@ -187,5 +194,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
         visit: &mut LayerVisitor<'_>,
     ) -> Result<ControlFlow<()>> {
         (**self).visit_layers(at, visit)
+    }
+
+    fn open_store(&self) -> Result<Option<File>> {
+        (**self).open_store()
     }
 }

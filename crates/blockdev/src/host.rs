@@ -33,9 +33,9 @@ mod stream;
 mod syncs;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -356,6 +356,14 @@ impl Device for HostDevice {
             flow
         })?;
         failed.map(|()| flow)
+    }
+
+    fn open_store(&self) -> Result<Option<File>> {
+        let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        match OpenOptions::new().read(true).open(again) {
+            Ok(file) => Ok(Some(file)),
+            Err(source) => Err(Error::from(source).during("open").at(&self.path)),
+        }
     }
 }
 

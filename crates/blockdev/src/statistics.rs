@@ -12,6 +12,7 @@ mod snapshot;
 mod stream;
 
 use std::cell::Cell;
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -131,6 +132,10 @@ impl<D: Device> Device for Statistics<D> {
         visit: &mut LayerVisitor<'_>,
     ) -> Result<ControlFlow<()>> {
         self.inner.visit_layers(at, visit)
+    }
+
+    fn open_store(&self) -> Result<Option<File>> {
+        self.inner.open_store()
     }
 }
 

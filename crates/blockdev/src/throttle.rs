@@ -8,6 +8,7 @@
 //! Bytes are charged for reads and writes, operations for everything but flushes, which are free:
 //! they carry no data of their own, and delaying one delays all its waiters.
 
+use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::thread;
@@ -139,6 +140,10 @@ impl<D: Device> Device for Throttle<D> {
         visit: &mut LayerVisitor<'_>,
     ) -> Result<ControlFlow<()>> {
         self.inner.visit_layers(at, visit)
+    }
+
+    fn open_store(&self) -> Result<Option<File>> {
+        self.inner.open_store()
     }
 }
 

@@ -268,6 +268,15 @@ typedef struct {
    default: removed.
    */
   uint32_t keep_partial;
+  /*
+   In the background: the share of the disk beside other users, in hundredths of a percent,
+   from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+   */
+  uint32_t background_basis_points;
+  /*
+   0.
+   */
+  uint32_t reserved;
 } extant_create_options;
 
 /*
@@ -405,9 +414,10 @@ typedef struct {
    */
   uint32_t unshare;
   /*
-   0.
+   In the background: the share of the disk beside other users, in hundredths of a percent,
+   from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
    */
-  uint32_t reserved;
+  uint32_t background_basis_points;
 } extant_materialize_options;
 
 /*

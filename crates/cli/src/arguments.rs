@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use extant_hostfs::Pace;
-use extant_space::ByteSize;
+use extant_space::{BackgroundShare, ByteSize};
 
 use crate::progress::ProgressArgs;
 
@@ -16,19 +16,16 @@ pub struct PaceArgs {
     #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
-    /// Yield to all other users of the disk
-    #[arg(long, conflicts_with = "image")]
-    pub background: bool,
+    /// Yield to all other users of the disk; with PERCENT, use about that share of the disk beside
+    /// them (0.1% to 100%)
+    #[arg(long, value_name = "PERCENT%", require_equals = true, value_parser = parse_share)]
+    pub background: Option<Option<BackgroundShare>>,
 }
 
 impl PaceArgs {
     /// The pace asked for.
     pub fn pace(&self) -> Pace {
-        match (self.background, self.rate) {
-            (true, rate) => Pace::Background(rate),
-            (false, Some(rate)) => Pace::Limit(rate),
-            (false, None) => Pace::Full,
-        }
+        Pace::new(self.background, self.rate)
     }
 }
 
@@ -56,6 +53,11 @@ pub fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = ByteSize::from_str(text.strip_suffix("/s").unwrap_or(text))
         .map_err(|error| error.to_string())?;
     NonZeroU64::new(bytes.0).ok_or_else(|| "a rate of 0 would never end".to_owned())
+}
+
+/// The share of a disk that background work may use.
+pub fn parse_share(text: &str) -> Result<BackgroundShare, String> {
+    BackgroundShare::from_str(text).map_err(|error| error.to_string())
 }
 
 /// A size with a unit.

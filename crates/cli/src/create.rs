@@ -314,6 +314,9 @@ fn describe(report: &Made, display: &Display, verbose: bool) -> String {
             ),
         );
     }
+    if verbose {
+        display.describe_disk(&mut out);
+    }
     if let Some(plan) = &report.plan {
         print::row(&mut out, "how", &plan.reason);
         if verbose {

@@ -225,6 +225,9 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport, display: &Displa
     }
     time.push_str(&display.pauses());
     print::row(&mut out, "time", time);
+    if args.output.verbose {
+        display.describe_disk(&mut out);
+    }
     if let Some(plan) = &report.plan {
         print::row(&mut out, "how", &plan.reason);
         if args.output.verbose {

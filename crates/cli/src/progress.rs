@@ -132,6 +132,8 @@ pub struct Display {
     gave_way: Cell<Duration>,
     /// It has done so since the last update.
     is_giving_way: Cell<bool>,
+    /// The disk whose users it yields to.
+    disk: RefCell<Option<String>>,
 }
 
 /// A result, and how long its operation left the disk to others.
@@ -140,6 +142,8 @@ struct Paced<'a, T> {
     #[serde(flatten)]
     result: &'a T,
     gave_way_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    background_disk: Option<String>,
 }
 
 impl Display {
@@ -158,6 +162,7 @@ impl Display {
             lines: RefCell::new(Lines::new(Instant::now())),
             gave_way: Cell::new(Duration::ZERO),
             is_giving_way: Cell::new(false),
+            disk: RefCell::new(None),
         })
     }
 
@@ -166,11 +171,12 @@ impl Display {
         self.bar.is_none() && !self.shows_lines && self.stream.is_none()
     }
 
-    /// `result` of the operation as a JSON document, with `gave_way_seconds`.
+    /// `result` of the operation as a JSON document, with `gave_way_seconds` and `background_disk`.
     pub fn json_text(&self, result: &impl Serialize) -> String {
         print::json_text(&Paced {
             result,
             gave_way_seconds: self.gave_way.get().as_secs_f64(),
+            background_disk: self.disk.borrow().clone(),
         })
     }
 
@@ -180,6 +186,14 @@ impl Display {
         match self.gave_way.get().as_secs_f64() {
             seconds if seconds < 0.1 => String::new(),
             seconds => format!("; {seconds:.1} s of it paused for others who used the disk"),
+        }
+    }
+
+    /// The disk whose users the operation yielded to, as a row of a result.
+    pub fn describe_disk(&self, out: &mut String) {
+        if let Some(disk) = &*self.disk.borrow() {
+            let text = format!("yields to the other users of {disk}, by its counters");
+            print::row(out, "background", text);
         }
     }
 
@@ -250,6 +264,10 @@ impl ProgressSink for Display {
         if let Some(stream) = &self.stream {
             stream.tell(line);
         }
+    }
+
+    fn watches_disk(&self, disk: &str) {
+        *self.disk.borrow_mut() = Some(disk.to_owned());
     }
 
     fn gave_way(&self, duration: Duration) {

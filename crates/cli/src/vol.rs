@@ -16,7 +16,7 @@ mod work;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use extant_space::{CancelToken, Control, Result};
+use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
 use crate::print;
@@ -79,22 +79,19 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
         VolCommand::Download(args) => &args.work,
     };
     let progress = &work.output.progress;
-    let said = progress.show(|display| {
-        let control = Control::new(cancel, display);
-        match &args.command {
-            VolCommand::Create(args) => create::run(args, control),
-            VolCommand::Resize(args) => resize::run(args, control),
-            VolCommand::Clone(args) => clone::run(args, control),
-            VolCommand::Materialize(args) => wipe::materialize(args, control),
-            VolCommand::Wipe(args) => wipe::run(args, control),
-            VolCommand::Upload(args) => transfer::upload(args, control),
-            VolCommand::Download(args) => transfer::download(args, control),
-            VolCommand::List(_)
-            | VolCommand::Info(_)
-            | VolCommand::Delete(_)
-            | VolCommand::Format(_) => {
-                unreachable!("run above")
-            }
+    let said = progress.show(|display| match &args.command {
+        VolCommand::Create(args) => create::run(args, display, cancel),
+        VolCommand::Resize(args) => resize::run(args, display, cancel),
+        VolCommand::Clone(args) => clone::run(args, display, cancel),
+        VolCommand::Materialize(args) => wipe::materialize(args, display, cancel),
+        VolCommand::Wipe(args) => wipe::run(args, display, cancel),
+        VolCommand::Upload(args) => transfer::upload(args, display, cancel),
+        VolCommand::Download(args) => transfer::download(args, display, cancel),
+        VolCommand::List(_)
+        | VolCommand::Info(_)
+        | VolCommand::Delete(_)
+        | VolCommand::Format(_) => {
+            unreachable!("run above")
         }
     });
     match said {

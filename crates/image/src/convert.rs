@@ -22,7 +22,7 @@ use std::thread;
 
 use extant_hostfs::{CreateReport, HostFile};
 use extant_provision::{
-    ContentOrder, ContentWriter, DataWriter, NewFile, NewFileReport, Provisioner, no_guard,
+    ContentOrder, ContentWriter, DataWriter, NewFile, NewFileReport, Pace, Provisioner, no_guard,
 };
 use extant_space::{
     ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Result, SpaceFile,
@@ -46,6 +46,18 @@ pub struct CopyOptions {
     pub rate: Option<NonZeroU64>,
     /// Treatment of files that the backing file of the new image names.
     pub follow: ReferencedFiles,
+}
+
+impl CopyOptions {
+    /// The same in the background: one thread copies, at the pace of the file, which has the rate
+    /// as well.
+    pub fn in_background(self) -> Self {
+        Self {
+            threads: 1,
+            rate: None,
+            ..self
+        }
+    }
 }
 
 impl Default for CopyOptions {
@@ -148,11 +160,14 @@ impl<'a> Conversion<'a> {
     /// # Errors
     /// Those of reading the source and of [`Provisioner::provision_new`]. The file is incomplete
     /// then.
-    pub fn provision(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<NewFileReport> {
-        let fill = |file: &dyn SpaceFile, control: Control<'_>| {
-            let write = |bytes: &[u8], offset| file.write_at(bytes, offset);
-            self.fill_by(file, &write, control).map(drop)
-        };
+    pub fn provision(
+        &self,
+        file: &dyn SpaceFile,
+        pace: &Pace,
+        control: Control<'_>,
+    ) -> Result<NewFileReport> {
+        let fill =
+            |file: &dyn SpaceFile, control: Control<'_>| self.fill_at_pace(file, pace, control);
         let contents = ContentWriter {
             order: ContentOrder::BeforeZeros,
             fill: &fill,
@@ -168,15 +183,25 @@ impl<'a> Conversion<'a> {
         let whole = ByteRange::new(0, new.size_bytes);
         match preallocation {
             Preallocation::Off => {
-                let provisioner = Provisioner::new(file, ByteRange::default(), control);
+                let nothing = ByteRange::default();
+                let provisioner = Provisioner::new(file, nothing, control).at_pace(pace);
                 // A thin image allocates space for its data only.
                 provisioner.check_space(self.data_bytes())?;
                 provisioner.provision_new(&new)
             }
-            Preallocation::Falloc | Preallocation::Full => {
-                Provisioner::new(file, whole, control).provision_new(&new)
-            }
+            Preallocation::Falloc | Preallocation::Full => Provisioner::new(file, whole, control)
+                .at_pace(pace)
+                .provision_new(&new),
         }
+    }
+
+    /// At a limit alone, the copy itself keeps to it.
+    fn fill_at_pace(&self, file: &dyn SpaceFile, pace: &Pace, control: Control<'_>) -> Result<()> {
+        let writer = DataWriter::new(file, pace)?;
+        let write = |bytes: &[u8], offset| writer.write(bytes, offset, control.cancel);
+        let filled = self.fill_by(file, &write, control);
+        writer.report(control.progress);
+        filled.map(drop)
     }
 
     fn fill_by(&self, file: &dyn SpaceFile, write: Write<'_>, control: Control<'_>) -> Result<u64> {
@@ -267,12 +292,7 @@ pub fn convert(
 ) -> Result<CreateReport> {
     let mut options = options;
     if file.pace.is_background() {
-        // One request at a time, at the pace of the file, which has the rate as well.
-        options = CopyOptions {
-            threads: 1,
-            rate: None,
-            ..options
-        };
+        options = options.in_background();
     }
     let base = match backing_of(image) {
         None => None,
@@ -287,11 +307,8 @@ pub fn convert(
     file.allocation_bytes = None;
     file.preallocation = conversion.image().preallocation().space();
     let pace = file.pace.clone();
-    let fill = |file: &dyn SpaceFile, control: Control<'_>| {
-        let writer = DataWriter::new(file, &pace);
-        let write = |bytes: &[u8], offset| writer.write(bytes, offset, control.cancel);
-        conversion.fill_by(file, &write, control).map(drop)
-    };
+    let fill =
+        |file: &dyn SpaceFile, control: Control<'_>| conversion.fill_at_pace(file, &pace, control);
     let filling = ContentWriter {
         order: ContentOrder::BeforeZeros,
         fill: &fill,

@@ -18,7 +18,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-use extant_space::{Error, ErrorKind};
+use extant_space::{BackgroundShare, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 pub use operation::{
@@ -95,6 +95,9 @@ pub struct JobOptions {
     pub priority: Priority,
     /// Yields to other users of the disk, and uses a share of the pool's rate.
     pub background: bool,
+    /// Share of the disk while others use it, of a job in the background.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background_share: Option<BackgroundShare>,
     /// Bytes a second at most.
     pub rate: Option<NonZeroU64>,
 }

@@ -32,11 +32,13 @@ impl JobRate {
 
     /// For the operations of hostfs.
     pub(crate) fn pace(&self) -> Pace {
-        match (&self.shared, self.options.background, self.options.rate) {
-            (Some(shared), ..) => Pace::BackgroundShared(shared.clone()),
-            (None, true, rate) => Pace::Background(rate),
-            (None, false, Some(rate)) => Pace::Limit(rate),
-            (None, false, None) => Pace::Full,
+        let share = self.options.background_share;
+        match &self.shared {
+            Some(shared) => Pace::BackgroundShared {
+                limit: shared.clone(),
+                share,
+            },
+            None => Pace::new(self.options.background.then_some(share), self.options.rate),
         }
     }
 
@@ -86,7 +88,7 @@ mod tests {
         let of = |priority| JobOptions {
             priority,
             background: true,
-            rate: None,
+            ..JobOptions::default()
         };
         let weights = [Priority::Low, Priority::Normal, Priority::High].map(Priority::weight);
         let all: u64 = weights.iter().sum();

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use extant_space::{
-    ByteRange, CancelToken, Control, Error, ErrorKind, HostIo, Result, Silent, SpaceFile,
+    ByteRange, CancelToken, Error, ErrorKind, HostIo, ProgressSink, Result, SpaceFile,
 };
 use extant_sys::direct::DirectIo;
 use extant_sys::write_out::{WriteOut, write_out};
@@ -27,7 +27,7 @@ pub struct DataWriter<'f> {
     host: Option<HostIo<'f>>,
     direct: Option<Direct>,
     /// In the background.
-    pacer: Option<Mutex<Pacer>>,
+    pacer: Option<Mutex<Pacer<'f>>>,
 }
 
 /// The same file, opened for direct I/O.
@@ -39,15 +39,22 @@ struct Direct {
 
 impl<'f> DataWriter<'f> {
     /// A writer at `pace`, of which a limit alone is left to the caller.
-    pub fn new(file: &'f dyn SpaceFile, pace: &Pace) -> Self {
+    ///
+    /// # Errors
+    /// As [`Pace::check`].
+    pub fn new(file: &'f dyn SpaceFile, pace: &Pace) -> Result<Self> {
         let host = file.host_io();
-        let is_paced = pace.is_background();
-        Self {
+        let pacer = if pace.is_background() {
+            Some(Mutex::new(Pacer::of_file(file, pace)?))
+        } else {
+            None
+        };
+        Ok(Self {
             file,
             host,
             direct: host.and_then(Direct::of),
-            pacer: is_paced.then(|| Mutex::new(Pacer::of_file(file, pace))),
-        }
+            pacer,
+        })
     }
 
     /// Writes all of `bytes` at `offset`; durable after a sync of the file.
@@ -61,12 +68,18 @@ impl<'f> DataWriter<'f> {
             return self.write_now(bytes, range, WriteOut::Start);
         };
         let mut pacer = pacer.lock();
-        let control = Control::new(cancel, &Silent);
-        pacer.one_at_a_time(range, PACED_UNIT, control, &mut |chunk| {
+        pacer.one_at_a_time_unreported(range, PACED_UNIT, cancel, &mut |_, chunk| {
             let start = (chunk.start() - offset) as usize;
             let bytes = &bytes[start..start + chunk.len() as usize];
             self.write_now(bytes, chunk, WriteOut::Finish)
         })
+    }
+
+    /// Reports the pauses of all writes since the last report.
+    pub fn report(&self, progress: &dyn ProgressSink) {
+        if let Some(pacer) = &self.pacer {
+            pacer.lock().report(progress);
+        }
     }
 
     fn write_now(&self, bytes: &[u8], range: ByteRange, wait: WriteOut) -> Result<()> {
@@ -145,11 +158,11 @@ mod tests {
     #[test]
     fn data_written_at_any_offset_is_read_back_at_every_pace() {
         let directory = tempfile::tempdir().unwrap();
-        for pace in [Pace::Full, Pace::Background(None)] {
+        for pace in [Pace::Full, Pace::new(Some(None), None)] {
             let path = directory.path().join("a");
             std::fs::write(&path, vec![0; 1 << 20]).unwrap();
             let file = TestFile::open(&path);
-            let writer = DataWriter::new(&file, &pace);
+            let writer = DataWriter::new(&file, &pace).unwrap();
             let mut model = vec![0; 1 << 20];
             let data: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8 + 1).collect();
             let cancel = CancelToken::new();

@@ -177,7 +177,7 @@ impl Provisioner<'_> {
     fn zero_by_kernel(&self, done_bytes: u64) -> Result<u64> {
         let mut pacer = match self.pace {
             Pace::Full => None,
-            paced => Some(Pacer::of_file(self.file, paced)),
+            paced => Some(Pacer::of_file(self.file, paced)?),
         };
         let mut zeroed = 0;
         let mut zero = |chunk: ByteRange| {

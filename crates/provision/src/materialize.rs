@@ -59,6 +59,7 @@ impl Provisioner<'_> {
         let whole = ByteRange::new(0, self.file.size()?);
         let range = self.range.intersection(whole).unwrap_or_default();
         let target = Provisioner { range, ..*self };
+        target.pace.check(target.file, target.control.progress)?;
         target.file.check_written_stays()?;
         let before = target.survey()?;
         let unshared_bytes = match (before.shared_bytes, shared) {

@@ -65,6 +65,7 @@ impl Provisioner<'_> {
     /// `NoSpace` with the missing bytes, `TooLarge`, `Unsupported` where the file system cannot
     /// reserve space, `NotKept`, `Cancelled`; those of the device and of the contents.
     pub fn provision_new(&self, new: &NewFile<'_>) -> Result<NewFileReport> {
+        self.pace.check(self.file, self.control.progress)?;
         let contents = |order| new.contents.filter(|contents| contents.order == order);
         let provisioned = match contents(ContentOrder::BeforeZeros) {
             None => self.make_new(new)?,

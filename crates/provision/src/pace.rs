@@ -4,19 +4,24 @@
 //! - [`Window`] keeps no more in flight than the disk does in 40 ms, so that a
 //!   cancel is answered while the last requests end, on any disk;
 //! - [`RateLimiter`] holds a rate;
-//! - [`ContentionMonitor`] yields to other users of the disk.
+//! - [`ContentionMonitor`] yields to other users of the disk, which [`WatchedDisk`] finds.
 //!
 //! [`Pacer`] joins them and is asked before every request.
 
 mod contention;
+mod watched_disk;
 mod window;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Control, ProgressSink, RateLimiter, Result, SharedRate, SpaceFile};
+use extant_space::{
+    BackgroundShare, ByteRange, CancelToken, Control, ProgressSink, RateLimiter, Result,
+    SharedRate, SpaceFile,
+};
 
-use contention::{ContentionMonitor, DiskUse};
+use contention::ContentionMonitor;
+use watched_disk::WatchedDisk;
 pub(crate) use window::REQUEST_MAX;
 use window::Window;
 
@@ -38,25 +43,70 @@ pub enum Pace {
     /// At most this number of bytes per second, on average over a tenth of a second.
     Limit(NonZeroU64),
     /// At low priority: the rate follows the latency of the operation's own requests and the other
-    /// I/O of the disk, below the limit if there is one.
-    Background(Option<NonZeroU64>),
+    /// I/O of the disk.
+    Background {
+        /// At most this number of bytes per second.
+        limit: Option<NonZeroU64>,
+        /// Share of the disk while others use it; `None`: 4 % of the time or 0.4 % of the bytes.
+        share: Option<BackgroundShare>,
+    },
     /// As [`Background`](Self::Background), under a limit that is shared with others.
-    BackgroundShared(SharedRate),
+    BackgroundShared {
+        /// At most this number of bytes per second, at this moment.
+        limit: SharedRate,
+        /// Share of the disk while others use it.
+        share: Option<BackgroundShare>,
+    },
 }
 
 impl Pace {
+    /// In the background if `background` is given, with its share, below `limit` bytes per second.
+    pub fn new(background: Option<Option<BackgroundShare>>, limit: Option<NonZeroU64>) -> Self {
+        match (background, limit) {
+            (Some(share), limit) => Self::Background { limit, share },
+            (None, Some(limit)) => Self::Limit(limit),
+            (None, None) => Self::Full,
+        }
+    }
+
     /// The limit at this moment, bytes per second; `None`: no limit.
     pub fn rate(&self) -> Option<NonZeroU64> {
         match self {
-            Self::Full | Self::Background(None) => None,
-            Self::Limit(rate) | Self::Background(Some(rate)) => Some(*rate),
-            Self::BackgroundShared(shared) => Some(shared.get()),
+            Self::Full => None,
+            Self::Limit(rate) => Some(*rate),
+            Self::Background { limit, .. } => *limit,
+            Self::BackgroundShared { limit, .. } => Some(limit.get()),
         }
     }
 
     /// Whether the operation yields to other users of the disk.
     pub fn is_background(&self) -> bool {
-        matches!(self, Self::Background(_) | Self::BackgroundShared(_))
+        matches!(
+            self,
+            Self::Background { .. } | Self::BackgroundShared { .. }
+        )
+    }
+
+    /// Share of the disk while others use it.
+    fn share(&self) -> Option<BackgroundShare> {
+        match self {
+            Self::Full | Self::Limit(_) => None,
+            Self::Background { share, .. } | Self::BackgroundShared { share, .. } => *share,
+        }
+    }
+
+    /// Fails where the pace cannot be kept on `file`: in the background, where a file that is
+    /// stored in an image has no disk whose counters show other users. Reports the disk.
+    ///
+    /// # Errors
+    /// `Unsupported` with the reason; those of opening the image.
+    pub fn check(&self, file: &dyn SpaceFile, progress: &dyn ProgressSink) -> Result<()> {
+        if self.is_background()
+            && let Some(disk) = WatchedDisk::of_file(file)?
+        {
+            progress.watches_disk(&disk.name());
+        }
+        Ok(())
     }
 }
 
@@ -70,7 +120,7 @@ pub(crate) enum Admission {
 }
 
 /// Decides about every request of one operation.
-pub struct Pacer {
+pub struct Pacer<'f> {
     pace: Pace,
     window: Window,
     limiter: RateLimiter,
@@ -78,19 +128,27 @@ pub struct Pacer {
     /// Since when requests are held back because others use the disk.
     giving_way: Option<Instant>,
     gave_way: Duration,
+    disk: Option<WatchedDisk<'f>>,
+    has_named_disk: bool,
 }
 
-impl Pacer {
-    /// A pacer for requests to the disk under `file`. The use of a disk by others is seen for files
-    /// of the host alone.
-    pub fn of_file(file: &dyn SpaceFile, pace: &Pace) -> Self {
-        let host = file.host_io().filter(|_| pace.is_background());
+impl<'f> Pacer<'f> {
+    /// A pacer for requests to the disk under `file`.
+    ///
+    /// # Errors
+    /// As [`Pace::check`].
+    pub fn of_file(file: &'f dyn SpaceFile, pace: &Pace) -> Result<Self> {
         let now = Instant::now();
-        let monitor = host.map(|host| {
-            let disk = host.device.and_then(DiskUse::of_device);
-            ContentionMonitor::new(disk, now)
-        });
-        Self::new(pace, monitor, now)
+        if !pace.is_background() {
+            return Ok(Self::new(pace, None, now));
+        }
+        let disk = WatchedDisk::of_file(file)?;
+        let counters = disk.as_ref().map(WatchedDisk::counters);
+        let monitor = ContentionMonitor::new(counters, pace.share(), now);
+        Ok(Self {
+            disk,
+            ..Self::new(pace, Some(monitor), now)
+        })
     }
 
     fn new(pace: &Pace, monitor: Option<ContentionMonitor>, now: Instant) -> Self {
@@ -101,6 +159,8 @@ impl Pacer {
             monitor,
             giving_way: None,
             gave_way: Duration::ZERO,
+            disk: None,
+            has_named_disk: false,
         }
     }
 
@@ -116,17 +176,34 @@ impl Pacer {
         control: Control<'_>,
         request: &mut dyn FnMut(ByteRange) -> Result<()>,
     ) -> Result<()> {
+        let done =
+            self.one_at_a_time_unreported(range, unit, control.cancel, &mut |pacer, chunk| {
+                pacer.report(control.progress);
+                request(chunk)
+            });
+        self.report(control.progress);
+        done
+    }
+
+    /// [`one_at_a_time`](Self::one_at_a_time), which leaves the pauses for a later
+    /// [`report`](Self::report).
+    pub(crate) fn one_at_a_time_unreported(
+        &mut self,
+        range: ByteRange,
+        unit: u32,
+        cancel: &CancelToken,
+        request: &mut dyn FnMut(&mut Self, ByteRange) -> Result<()>,
+    ) -> Result<()> {
         let mut at = range.start();
         while at < range.end() {
-            control.cancel.check()?;
-            let admission = self.admit(Instant::now(), 0, 0, unit);
-            self.report(control.progress);
-            match admission {
-                Admission::Later(wait) => control.cancel.sleep(wait)?,
+            cancel.check()?;
+            match self.admit(Instant::now(), 0, 0, unit) {
+                Admission::Later(wait) => cancel.sleep(wait)?,
                 Admission::Now(bytes) => {
                     let end = range.end().min(at + u64::from(bytes));
                     let started = Instant::now();
-                    request(ByteRange::new(at, end))?;
+                    request(self, ByteRange::new(at, end))?;
+                    self.write_out(ByteRange::new(at, end))?;
                     let now = Instant::now();
                     self.completed(now, end - at, now - started);
                     at = end;
@@ -169,14 +246,30 @@ impl Pacer {
         }
         let bytes = (bytes - bytes % unit).max(unit);
         let admitted = rate.map(|rate| self.limiter.try_admit(bytes.into(), rate, now));
-        match admitted {
-            Some(Err(wait)) => Admission::Later(wait.max(LATER_MIN)),
-            Some(Ok(())) | None => Admission::Now(bytes),
+        if let Some(Err(wait)) = admitted {
+            return Admission::Later(wait.max(LATER_MIN));
+        }
+        if let Some(monitor) = &mut self.monitor {
+            monitor.started(now, bytes);
+        }
+        Admission::Now(bytes)
+    }
+
+    /// In the background: waits until a request that has ended is on the disk and in its counters,
+    /// where it is in the page cache of an image before.
+    pub(crate) fn write_out(&self, range: ByteRange) -> Result<()> {
+        match &self.disk {
+            Some(disk) if !range.is_empty() => disk.write_out(range),
+            _ => Ok(()),
         }
     }
 
-    /// Reports the pauses since the last report.
+    /// Reports the pauses since the last report, and the disk in the first one.
     pub(crate) fn report(&mut self, progress: &dyn ProgressSink) {
+        if let Some(disk) = self.disk.as_ref().filter(|_| !self.has_named_disk) {
+            progress.watches_disk(&disk.name());
+            self.has_named_disk = true;
+        }
         if self.gave_way > Duration::ZERO {
             progress.gave_way(std::mem::take(&mut self.gave_way));
         }
@@ -198,7 +291,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Runs a disk of `rate` bytes a second for `seconds`; returns the bytes done.
-    fn simulate(pacer: &mut Pacer, start: Instant, rate: u64, seconds: u64) -> u64 {
+    fn simulate(pacer: &mut Pacer<'_>, start: Instant, rate: u64, seconds: u64) -> u64 {
         let (mut now, mut done) = (start, 0);
         while now < start + Duration::from_secs(seconds) {
             match pacer.admit(now, 0, 0, 4096) {
@@ -233,8 +326,11 @@ mod tests {
         let rate = |mib: u64| NonZeroU64::new(mib * MIB).unwrap();
         let shared = SharedRate::new(rate(10));
         let start = Instant::now();
-        let monitor = ContentionMonitor::new(None, start);
-        let pace = Pace::BackgroundShared(shared.clone());
+        let monitor = ContentionMonitor::new(None, None, start);
+        let pace = Pace::BackgroundShared {
+            limit: shared.clone(),
+            share: None,
+        };
         let mut pacer = Pacer::new(&pace, Some(monitor), start);
         let first = simulate(&mut pacer, start, 2000 * MIB, 10);
         assert!((90 * MIB..=102 * MIB).contains(&first), "{first}");

@@ -23,7 +23,7 @@ impl Provisioner<'_> {
         }
         let mut pacer = match self.pace {
             Pace::Full => None,
-            paced => Some(Pacer::of_file(self.file, paced)),
+            paced => Some(Pacer::of_file(self.file, paced)?),
         };
         let total = self.range.len();
         let (mut done, mut zeroed) = (0, 0);

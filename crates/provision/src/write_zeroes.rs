@@ -11,7 +11,7 @@
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Phase, Result, SpaceFile};
 use serde::Serialize;
 
-use crate::pace::Pace;
+use crate::pace::{PACED_UNIT, Pace, Pacer};
 use crate::plan::{Plan, refusal};
 use crate::provisioner::Provisioner;
 use crate::timed_calls;
@@ -53,7 +53,8 @@ pub fn write_zeroes(
         file.fallocate(FallocateMode::WriteZeroes, range)?;
         return Ok(WriteZeroesReport::by_kernel(range));
     }
-    let refused = match by_kernel(file, range, control) {
+    pace.check(file, control.progress)?;
+    let refused = match by_kernel(file, range, pace, control) {
         Ok(()) => None,
         Err(error) if error.kind() == ErrorKind::Unsupported => Some(refusal(&error)),
         Err(error) => return Err(error),
@@ -87,13 +88,22 @@ pub fn write_zeroes(
     })
 }
 
-fn by_kernel(file: &dyn SpaceFile, range: ByteRange, control: Control<'_>) -> Result<()> {
-    timed_calls::zero(file, range, |chunk| {
+fn by_kernel(
+    file: &dyn SpaceFile,
+    range: ByteRange,
+    pace: &Pace,
+    control: Control<'_>,
+) -> Result<()> {
+    let mut zero = |chunk: ByteRange| {
         control.cancel.check()?;
         file.fallocate(FallocateMode::WriteZeroes, chunk)?;
         control.report(Phase::Write, chunk.end() - range.start(), range.len());
         Ok(())
-    })
+    };
+    match pace {
+        Pace::Full => timed_calls::zero(file, range, zero),
+        paced => Pacer::of_file(file, paced)?.one_at_a_time(range, PACED_UNIT, control, &mut zero),
+    }
 }
 
 impl WriteZeroesReport {

@@ -67,7 +67,7 @@ pub(crate) struct ZeroWriter<'a> {
 /// The pace and the progress of a writer.
 struct Work<'a> {
     target: Provisioner<'a>,
-    pacer: Pacer,
+    pacer: Pacer<'a>,
     done_bytes: u64,
     written_bytes: u64,
     reported: Instant,
@@ -107,7 +107,7 @@ impl<'a> ZeroWriter<'a> {
             edges: Vec::new(),
             work: Work {
                 target: *target,
-                pacer: Pacer::of_file(target.file, target.pace),
+                pacer: Pacer::of_file(target.file, target.pace)?,
                 done_bytes,
                 written_bytes: 0,
                 reported: Instant::now(),

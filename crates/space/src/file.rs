@@ -188,6 +188,13 @@ pub trait SpaceFile: Send + Sync {
         self.sync(SyncMode::All)
     }
 
+    /// Opens, for reading, the file or disk of the host that stores this file, in which the
+    /// physical places of the extent map are offsets. `None` for a file of the host, which has a
+    /// [kernel's view](Self::host_io), and for what is stored in no file.
+    fn open_store(&self) -> Result<Option<File>> {
+        Ok(None)
+    }
+
     /// The kernel's view; `None` for a file that is not the kernel's.
     fn host_io(&self) -> Option<HostIo<'_>> {
         None

@@ -22,13 +22,15 @@
 //! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors of their
 //!    own, and events
 //! 2. `error`, `extent`: values that name ranges and sizes
-//! 3. `cancel`, `layer`, `preallocation`, `summary`: errors of cancels, and values of extents
+//! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`: a share of a disk, errors
+//!    of cancels, and values of extents
 //! 4. `file`: the trait
 //! 5. `layer_states`, `progress`, `rate`: figures of layers; reports, cancellation and pacing of
 //!    long work
 
 #![forbid(unsafe_code)]
 
+mod background_share;
 mod cancel;
 mod corruption;
 mod error;
@@ -46,6 +48,7 @@ mod size;
 mod summary;
 pub mod trace;
 
+pub use background_share::BackgroundShare;
 pub use cancel::CancelToken;
 pub use corruption::Corruption;
 pub use error::{Error, ErrorKind, Result};
@@ -55,7 +58,7 @@ pub use file::{HostIo, MapDetail, SpaceFile, SyncMode};
 pub use layer::{LayerExtent, LayerRange, LayerVisitor};
 pub use layer_states::LayerStates;
 pub use preallocation::Preallocation;
-pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
+pub use progress::{Control, MappedProgress, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;
 pub use rate::{RateLimiter, SharedRate, TokenBucket};
 pub use remedy::Remedy;

@@ -59,6 +59,11 @@ pub trait ProgressSink {
     /// Receives the newest state.
     fn update(&self, progress: Progress);
 
+    /// The operation yields to the other users of `disk`, such as `nvme0n1`, by its counters.
+    fn watches_disk(&self, disk: &str) {
+        let _ = disk;
+    }
+
     /// The operation has paused for `duration` in favour of other users of the disk.
     fn gave_way(&self, duration: Duration) {
         let _ = duration;
@@ -68,6 +73,28 @@ pub trait ProgressSink {
 impl<F: Fn(Progress)> ProgressSink for F {
     fn update(&self, progress: Progress) {
         self(progress);
+    }
+}
+
+/// A sink that gives the progress to `update`, and all else to `caller` as it is.
+pub struct MappedProgress<'a, F> {
+    /// Receives the progress.
+    pub update: F,
+    /// Receives the disk and the pauses.
+    pub caller: &'a dyn ProgressSink,
+}
+
+impl<F: Fn(Progress)> ProgressSink for MappedProgress<'_, F> {
+    fn update(&self, progress: Progress) {
+        (self.update)(progress);
+    }
+
+    fn watches_disk(&self, disk: &str) {
+        self.caller.watches_disk(disk);
+    }
+
+    fn gave_way(&self, duration: Duration) {
+        self.caller.gave_way(duration);
     }
 }
 

@@ -27,6 +27,17 @@ pub(crate) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// Bytes read and written since boot, of the disk in `directory`: fields 3 and 7 of its counters,
+/// in sectors of 512 bytes (Documentation/block/stat.rst).
+pub fn transferred_bytes(directory: &Path) -> Option<u64> {
+    let text = fs::read_to_string(directory.join("stat")).ok()?;
+    let fields: Vec<u64> = text
+        .split_ascii_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    Some((fields.get(2)? + fields.get(6)?) * 512)
+}
+
 /// Device numbers of the devices stacked on the disk or partition with device number `device`: its
 /// partitions, device-mapper and md devices on them, and so on upwards; the disk itself is first.
 pub fn stacked_on(device: u64) -> Vec<u64> {

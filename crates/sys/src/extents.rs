@@ -70,15 +70,23 @@ pub fn for_each(
     range: ByteRange,
     visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
 ) -> io::Result<()> {
+    for_each_after(file, source, Flush::First, range, visit)
+}
+
+/// [`for_each`] after this flush of dirty data.
+pub(crate) fn for_each_after(
+    file: &File,
+    source: MapSource,
+    mut flush: Flush,
+    range: ByteRange,
+    visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+) -> io::Result<()> {
     match source {
-        MapSource::Fiemap => {
-            let mut flush = Flush::First;
-            for_each_batch(range, visit, |rest| {
-                let batch = fiemap::next_batch(file, rest, flush)?;
-                flush = Flush::No;
-                Ok(batch)
-            })
-        }
+        MapSource::Fiemap => for_each_batch(range, visit, |rest| {
+            let batch = fiemap::next_batch(file, rest, flush)?;
+            flush = Flush::No;
+            Ok(batch)
+        }),
         MapSource::ExtantMount => for_each_batch(range, visit, |rest| mounted_batch(file, rest)),
         MapSource::Seek => for_each_seek(file, range, visit),
     }

@@ -12,6 +12,7 @@
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
 //! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
 //!    layers below a file
+//! 5. `disk_below`: the disk below all of them
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
 //! Errors are those of the kernel, as [`std::io::Error`].
@@ -23,6 +24,7 @@ pub mod call;
 mod call_list;
 pub mod direct;
 pub mod disk;
+pub mod disk_below;
 pub mod extents;
 pub mod fiemap;
 pub mod identity;

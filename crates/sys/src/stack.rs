@@ -56,6 +56,8 @@ pub struct Stack {
     pub layers: Vec<StackLayer>,
     /// The end below the last of them.
     pub bottom: Bottom,
+    /// Number of the lowest block device that is known.
+    pub device: Option<u64>,
 }
 
 impl Stack {
@@ -65,20 +67,26 @@ impl Stack {
     /// Those of `fstat` and `fstatfs`. A layer that cannot be looked into ends the stack.
     pub fn below(file: &File) -> io::Result<Self> {
         let mut layers: Vec<StackLayer> = Vec::new();
+        let mut lowest = None;
         loop {
             let upper = layers.last().map_or(file, |layer| &layer.file);
-            let bottom = match next(upper)? {
-                Below::File(_) if layers.len() == LAYERS_MAX => Bottom::Unknown {
-                    name: "the stack".to_owned(),
-                    reason: format!("it has more than {LAYERS_MAX} layers"),
-                },
-                Below::File(layer) => {
+            let (bottom, device) = match next(upper)? {
+                Below::File(..) if layers.len() == LAYERS_MAX => {
+                    let reason = format!("it has more than {LAYERS_MAX} layers");
+                    (unknown("the stack", &reason), None)
+                }
+                Below::File(layer, device) => {
                     layers.push(layer);
+                    lowest = Some(device);
                     continue;
                 }
-                Below::End(bottom) => bottom,
+                Below::End(bottom, device) => (bottom, device),
             };
-            return Ok(Self { layers, bottom });
+            return Ok(Self {
+                layers,
+                bottom,
+                device: device.or(lowest),
+            });
         }
     }
 
@@ -97,6 +105,17 @@ impl Stack {
 }
 
 impl StackLayer {
+    /// A file whose bytes are those of the device above.
+    pub(crate) fn whole(file: File, path: PathBuf) -> io::Result<Self> {
+        let map = MapSource::of(&file)?;
+        Ok(Self {
+            file,
+            path,
+            map,
+            shift_bytes: 0,
+        })
+    }
+
     /// The bytes of the file that store `range` of the device above.
     pub fn place(&self, range: ByteRange) -> Option<ByteRange> {
         ByteRange::at(range.start().checked_add(self.shift_bytes)?, range.len())
@@ -140,8 +159,10 @@ fn visit_layers(
 }
 
 enum Below {
-    File(StackLayer),
-    End(Bottom),
+    /// With the number of the block device that it stores.
+    File(StackLayer, u64),
+    /// With the number of the block device there, if there is one.
+    End(Bottom, Option<u64>),
 }
 
 /// The next layer below `file`.
@@ -150,7 +171,14 @@ fn next(file: &File) -> io::Result<Below> {
     let device = if metadata.file_type().is_block_device() {
         metadata.rdev()
     } else if let Some(unknown) = check_file_system(file)? {
-        return Ok(Below::End(unknown));
+        // A number of a subvolume or a server is none of a device; the mount may name one.
+        let device = match metadata.dev() {
+            own if rustix::fs::major(own) == 0 => {
+                Mount::of(file).as_ref().and_then(Mount::block_device)
+            }
+            own => Some(own),
+        };
+        return Ok(Below::End(unknown, device));
     } else {
         metadata.dev()
     };
@@ -161,12 +189,6 @@ fn next(file: &File) -> io::Result<Below> {
 fn check_file_system(file: &File) -> io::Result<Option<Bottom>> {
     /// linux/magic.h: of ext2, ext3 and ext4, and of XFS.
     const KNOWN: [u64; 2] = [0xEF53, 0x5846_5342];
-    let unknown = |name: &str, reason: &str| {
-        Ok(Some(Bottom::Unknown {
-            name: name.to_owned(),
-            reason: reason.to_owned(),
-        }))
-    };
     // The width of the field depends on the architecture.
     #[allow(clippy::unnecessary_cast)]
     let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
@@ -175,11 +197,12 @@ fn check_file_system(file: &File) -> io::Result<Option<Bottom>> {
         .as_ref()
         .map_or("the file system", |mount| &*mount.fs_type);
     if !KNOWN.contains(&magic) {
-        return unknown(name, "its map shows no places on a block device");
+        let reason = "its map shows no places on a block device";
+        return Ok(Some(unknown(name, reason)));
     }
     let has_other_devices = |option: &String| option.starts_with("rtdev=");
     if mount.is_some_and(|mount| mount.options.iter().any(has_other_devices)) {
-        return unknown("xfs", "it has a second device (rtdev)");
+        return Ok(Some(unknown("xfs", "it has a second device (rtdev)")));
     }
     Ok(None)
 }
@@ -190,36 +213,38 @@ fn below_device(mut device: u64) -> Below {
     for _ in 0..LAYERS_MAX {
         let Some(sysfs) = disk::node(device) else {
             let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            return unknown(&format!("device {major}:{minor}"), "is no block device");
+            let name = format!("device {major}:{minor}");
+            return Below::End(unknown(&name, "is no block device"), None);
         };
         let name = sysfs.file_name().unwrap_or_default();
         let path = Path::new("/dev").join(name);
         let shown = path.display().to_string();
+        let end = |reason: &str| Below::End(unknown(&shown, reason), Some(device));
         if sysfs.join("partition").exists() {
             let start = disk::number(&sysfs.join("start"));
             let whole = sysfs.parent().and_then(loop_device::device_number);
             let (Some(start), Some(whole)) = (start, whole) else {
-                return unknown(&shown, "its start is not known");
+                return end("its start is not known");
             };
             shift_bytes += start * SECTOR_BYTES;
             device = whole;
             continue;
         }
         if sysfs.join("dm").is_dir() {
-            return unknown(&shown, "is made by the device mapper");
+            return end("is made by the device mapper");
         }
         if sysfs.join("md").is_dir() {
-            return unknown(&shown, "is an array (md)");
+            return end("is an array (md)");
         }
         if !sysfs.join("loop").is_dir() {
-            return Below::End(Bottom::Disk(path));
+            return Below::End(Bottom::Disk(path), Some(device));
         }
         let backing = match loop_device::backing(&path, device) {
             Ok(backing) => backing,
-            Err(error) => return unknown(&shown, &format!("does not show its file: {error}")),
+            Err(error) => return end(&format!("does not show its file: {error}")),
         };
         if backing.is_encrypted {
-            return unknown(&shown, "is encrypted");
+            return end("is encrypted");
         }
         shift_bytes += backing.offset_bytes;
         match backing.identity {
@@ -228,25 +253,29 @@ fn below_device(mut device: u64) -> Below {
                 let named = fs::read_to_string(sysfs.join("loop/backing_file"));
                 let named = named.map(|text| PathBuf::from(text.trim_end_matches('\n')));
                 return match named.and_then(|path| open_as(&path, file)) {
-                    Ok(layer) => Below::File(StackLayer {
-                        shift_bytes,
-                        ..layer
-                    }),
-                    Err(error) => {
-                        unknown(&shown, &format!("its file cannot be opened here: {error}"))
-                    }
+                    Ok(layer) => Below::File(
+                        StackLayer {
+                            shift_bytes,
+                            ..layer
+                        },
+                        device,
+                    ),
+                    Err(error) => end(&format!("its file cannot be opened here: {error}")),
                 };
             }
         }
     }
-    unknown("the stack", "has too many block devices over each other")
+    Below::End(
+        unknown("the stack", "has too many block devices over each other"),
+        Some(device),
+    )
 }
 
-fn unknown(name: &str, reason: &str) -> Below {
-    Below::End(Bottom::Unknown {
+fn unknown(name: &str, reason: &str) -> Bottom {
+    Bottom::Unknown {
         name: name.to_owned(),
         reason: reason.to_owned(),
-    })
+    }
 }
 
 /// Opens `path`, which must be the file `wanted`.

@@ -70,6 +70,11 @@ impl Bench for Neighbour {
         for pair in 0..pairs {
             for load in Load::ALL {
                 work.pair(load, pair)?;
+                if let Some(share) = context.options.background_share {
+                    let load_name = load.name();
+                    context.step(format!("round {}: {load_name}, share {share}", pair + 1));
+                    work.beside(load, Kind::Share)?;
+                }
             }
         }
         if !context.options.quick {
@@ -190,6 +195,11 @@ impl Work<'_> {
             ),
             ..Outcome::default()
         };
+        if let Some(share) = self.context.options.background_share {
+            outcome
+                .notes
+                .push(format!("SHARE is {share}; its cost is that of the medians"));
+        }
         for load in Load::ALL {
             outcome.tables.push(self.table(load)?);
             let alone = self.metrics.of(&alone_name(load), load.unit())?;

@@ -109,6 +109,7 @@ def create(
     preallocation: Preallocation = Preallocation.FULL,
     allocation_bytes: Optional[int] = None,
     pace: Pace = Pace.FULL,
+    background_percent: Optional[float] = None,
     rate_bytes: int = 0,
     mode: Optional[int] = None,
     replace: bool = False,
@@ -122,6 +123,7 @@ def create(
     LIBRARY.extant_create_options_init(ctypes.byref(options))
     options.preallocation = preallocation
     options.pace = pace
+    options.background_basis_points = _basis_points(background_percent)
     options.rate_bytes = _number("rate_bytes", rate_bytes)
     options.replace = replace
     options.nocow = nocow
@@ -143,6 +145,7 @@ def materialize(
     offset: int = 0,
     length: Optional[int] = None,
     pace: Pace = Pace.FULL,
+    background_percent: Optional[float] = None,
     rate_bytes: int = 0,
     shared_access: bool = False,
     unshare: bool = False,
@@ -156,6 +159,7 @@ def materialize(
     if length is not None:
         options.length = _number("length", length)
     options.pace = pace
+    options.background_basis_points = _basis_points(background_percent)
     options.rate_bytes = _number("rate_bytes", rate_bytes)
     options.shared_access = shared_access
     options.unshare = unshare
@@ -230,6 +234,15 @@ def _number(name: str, value: int) -> int:
     if not 0 <= value < 2**64:
         raise OverflowError(f"{name} is {value}")
     return value
+
+
+def _basis_points(percent: Optional[float]) -> int:
+    """Hundredths of a percent; 0: the default share."""
+    if percent is None:
+        return 0
+    if not 0.1 <= percent <= 100:
+        raise ValueError(f"background_percent is {percent}, not from 0.1 to 100")
+    return round(percent * 100)
 
 
 def _values(structure: ctypes.Structure) -> builtins.list[int]:

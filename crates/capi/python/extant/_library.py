@@ -39,6 +39,8 @@ class CreateOptionsStruct(ctypes.Structure):
         ("replace", c_uint32),
         ("nocow", c_uint32),
         ("keep_partial", c_uint32),
+        ("background_basis_points", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -60,7 +62,7 @@ class MaterializeOptionsStruct(ctypes.Structure):
         ("shared_access", c_uint32),
         ("rate_bytes", c_uint64),
         ("unshare", c_uint32),
-        ("reserved", c_uint32),
+        ("background_basis_points", c_uint32),
     ]
 
 

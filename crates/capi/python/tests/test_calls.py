@@ -48,6 +48,18 @@ class Calls(unittest.TestCase):
         self.assertEqual(report.allocation_bytes, 2 * MIB)
         self.assertEqual(states(self.path), {State.UNWRITTEN: 2 * MIB, State.HOLE: 6 * MIB})
 
+    def test_share_of_the_background_has_a_range(self):
+        background = extant.Pace.BACKGROUND
+        extant.create(self.path, MIB, pace=background, background_percent=12.5)
+        self.assertEqual(states(self.path), {State.WRITTEN: MIB})
+        extant.materialize(self.path, pace=background, background_percent=0.1)
+        for percent in (0, 0.05, 100.5):
+            with self.assertRaises(ValueError):
+                extant.materialize(self.path, pace=background, background_percent=percent)
+        with self.assertRaises(extant.ExtantError) as raised:
+            extant.materialize(self.path, background_percent=10)
+        self.assertIs(raised.exception.status, Status.INVALID_ARGUMENT)
+
     def test_cancel_progress_and_exceptions_stop_and_leave_nothing(self):
         cancel = extant.Cancel()
         threading.Thread(target=cancel.cancel).start()

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::slice;
 
 use extant_hostfs::{HostFile, Pace};
-use extant_space::{CancelToken, Control, Error, ErrorKind, Phase, Progress, Result};
+use extant_space::{
+    BackgroundShare, CancelToken, Control, Error, ErrorKind, Phase, Progress, Result,
+};
 
 use crate::versioned;
 
@@ -83,16 +85,33 @@ pub enum PaceKind {
     Background,
 }
 
-/// How the disk is used: `kind` is an `extant_pace_kind`; a rate of 0 bytes a second is none.
-pub(super) fn pace(kind: u32, rate_bytes: u64) -> Result<Pace> {
-    let rate = NonZeroU64::new(rate_bytes);
-    match (
-        choice(kind, &[PaceKind::Full, PaceKind::Background], "pace")?,
-        rate,
-    ) {
-        (PaceKind::Full, None) => Ok(Pace::Full),
-        (PaceKind::Full, Some(rate)) => Ok(Pace::Limit(rate)),
-        (PaceKind::Background, rate) => Ok(Pace::Background(rate)),
+/// How the disk is used: `kind` is an `extant_pace`; a rate of 0 bytes a second is none, and a
+/// share of 0 is the default one of the background.
+pub(super) fn pace(kind: u32, rate_bytes: u64, background_basis_points: u32) -> Result<Pace> {
+    let share = match background_basis_points {
+        0 => None,
+        basis_points => Some(BackgroundShare::from_basis_points(basis_points)?),
+    };
+    let kind = choice(kind, &[PaceKind::Full, PaceKind::Background], "pace")?;
+    let background = match (kind, share) {
+        (PaceKind::Background, share) => Some(share),
+        (PaceKind::Full, None) => None,
+        (PaceKind::Full, Some(_)) => {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("background_basis_points is for EXTANT_PACE_BACKGROUND"));
+        }
+    };
+    Ok(Pace::new(background, NonZeroU64::new(rate_bytes)))
+}
+
+/// A field without a meaning yet.
+pub(super) fn check_reserved(field: u32) -> Result<()> {
+    match field {
+        0 => Ok(()),
+        field => {
+            Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("reserved is {field}, not 0")))
+        }
     }
 }
 

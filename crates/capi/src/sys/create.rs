@@ -5,7 +5,9 @@ use std::ffi::c_char;
 use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, OnFailure, create};
 use extant_space::Preallocation;
 
-use super::arguments::{OperationControl, choice, options, pace, path, with_control};
+use super::arguments::{
+    OperationControl, check_reserved, choice, options, pace, path, with_control,
+};
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
@@ -46,6 +48,11 @@ pub struct FileOptions {
     /// 1: after a cancel or an error the partial file stays, and the next call resumes it; 0, the
     /// default: removed.
     pub keep_partial: u32,
+    /// In the background: the share of the disk beside other users, in hundredths of a percent,
+    /// from 10 (0.1 %) to 10 000; 0, the default: 4 % of the time or 0.4 % of the bytes.
+    pub background_basis_points: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Report of `extant_create`.
@@ -72,6 +79,8 @@ const DEFAULT: FileOptions = FileOptions {
     replace: 0,
     nocow: 0,
     keep_partial: 0,
+    background_basis_points: 0,
+    reserved: 0,
 };
 
 /// Sets the defaults.
@@ -130,6 +139,7 @@ fn understood(size_bytes: u64, given: &FileOptions) -> extant_space::Result<Crea
         PreallocationMode::Falloc,
         PreallocationMode::Full,
     ];
+    check_reserved(given.reserved)?;
     Ok(CreateOptions {
         preallocation: match choice(given.preallocation, &modes, "preallocation")? {
             PreallocationMode::Off => Preallocation::Off,
@@ -137,7 +147,7 @@ fn understood(size_bytes: u64, given: &FileOptions) -> extant_space::Result<Crea
             PreallocationMode::Full => Preallocation::Full,
         },
         allocation_bytes: (given.allocation_bytes != u64::MAX).then_some(given.allocation_bytes),
-        pace: pace(given.pace, given.rate_bytes)?,
+        pace: pace(given.pace, given.rate_bytes, given.background_basis_points)?,
         existing: choice(
             given.replace,
             &[Existing::Refuse, Existing::Replace],

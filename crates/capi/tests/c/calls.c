@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +132,21 @@ static void creation(void)
     FAILS(extant_create("x", MIB, &empty, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
     CHECK(access("x", F_OK) != 0);
 
+    /* A share is for the background, and from 0.1 % to 100 %. */
+    extant_create_options shared;
+    extant_create_options_init(&shared);
+    shared.background_basis_points = 1000;
+    FAILS(extant_create("x", MIB, &shared, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    shared.pace = EXTANT_PACE_BACKGROUND;
+    CHECK(extant_create("shared", MIB, &shared, NULL, NULL, NULL) == EXTANT_STATUS_OK);
+    shared.background_basis_points = 9;
+    FAILS(extant_create("x", MIB, &shared, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    shared.background_basis_points = 10001;
+    FAILS(extant_create("x", MIB, &shared, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    /* A caller of an earlier version has no such field. */
+    shared.struct_size = offsetof(extant_create_options, background_basis_points);
+    CHECK(extant_create("earlier", MIB, &shared, NULL, NULL, NULL) == EXTANT_STATUS_OK);
+
     /* Options of a later version count unless they are zeros. */
     struct {
         extant_create_options known;
@@ -237,7 +253,7 @@ static void descriptors_stay(void)
             CHECK(close(fd) == 0);
         }
     }
-    options.reserved = 1;
+    options.background_basis_points = 1000;
     FAILS(extant_materialize("kept", &options, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
 }
 

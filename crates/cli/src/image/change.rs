@@ -5,7 +5,8 @@ use std::sync::Arc;
 use extant_ext4::FollowLast;
 use extant_image::detect::Purpose;
 use extant_image::{Format, ImageFile};
-use extant_space::{Error, ErrorKind, Result};
+use extant_provision::Shared;
+use extant_space::{Error, ErrorKind, Result, Silent};
 
 use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
@@ -29,10 +30,17 @@ pub fn change<T>(
     };
     let Some(outer) = &look.image else {
         let target = ImageFile::host(&look.file, pace.pace())?;
-        if target.is_disk() && pace.rate.is_some() {
+        let refused = match (pace.rate, pace.background) {
+            (Some(_), _) => Some("--rate"),
+            (None, Some(_)) => Some("--background"),
+            (None, None) => None,
+        };
+        if let Some(option) = refused.filter(|_| target.is_disk()) {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(&look.file)
-                .detail("--rate is for files of the host, not for a disk that holds an image"));
+                .detail(format!(
+                    "{option} is for files, not for a disk that holds an image"
+                )));
         }
         return run(target).map_err(|error| error.at(&look.file));
     };
@@ -46,9 +54,11 @@ pub fn change<T>(
     changing(outer, SpaceBelow::default(), |outer| {
         let node = outer.resolve(&look.file, FollowLast::Yes)?;
         let inner = look.file.as_os_str().as_encoded_bytes();
-        let done = node
-            .file()
-            .and_then(|file| run(ImageFile::held(Arc::new(file))));
+        let pace = pace.pace();
+        let done = node.file().and_then(|file| {
+            pace.check(&file, &Silent)?;
+            run(ImageFile::held(Arc::new(file)).with_pace(pace, Shared::Refuse))
+        });
         done.at_inner(outer, inner)
     })
 }

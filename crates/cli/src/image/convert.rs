@@ -16,16 +16,19 @@ use extant_image::{
     Conversion, CopyOptions, Format, ImageOptions, Layer, Preallocation, ReferencedFiles, convert,
     open_path,
 };
-use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result};
+use extant_space::{
+    BackgroundShare, ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result,
+};
 use serde::Serialize;
 
 use super::{ChainArgs, Facts, LookArgs, OpenFile, ShareArgs};
-use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
+use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_share, parse_size};
 use crate::file_location::{FileLocation, refuse_export};
 use crate::fs_image::{At, Image, SpaceBelow, changing};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
 use crate::in_image::NewFile;
+use crate::progress::Display;
 use crate::{exit, image_format, print};
 
 /// Written to standard output at once.
@@ -110,9 +113,10 @@ pub struct ConvertArgs {
     #[arg(long, short = 'r', value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
-    /// Yield to all other users of the disk of the new image
-    #[arg(long, conflicts_with = "into")]
-    pub background: bool,
+    /// Yield to all other users of the disk of the new image; with PERCENT, use about that share of
+    /// it beside them (0.1% to 100%)
+    #[arg(long, value_name = "PERCENT%", require_equals = true, value_parser = parse_share)]
+    pub background: Option<Option<BackgroundShare>>,
 
     /// Replace TARGET if it is a file, in one step, when the new one is complete
     #[arg(long)]
@@ -145,16 +149,25 @@ pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
     } else {
         &args.output.progress
     };
-    match progress.show(|display| copy(args, Control::new(cancel, display))) {
+    let said = progress.show(|display| {
+        let report = copy(args, Control::new(cancel, display))?;
+        Ok(report.map(|report| {
+            if args.output.json {
+                display.json_text(&report)
+            } else {
+                describe(&report, display, args.output.verbose)
+            }
+        }))
+    });
+    match said {
         // Standard output has the disk.
         Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(report)) if args.output.json => print::json(&report),
-        Ok(Some(report)) => print::text(describe(&report)),
+        Ok(Some(said)) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 
-fn describe(report: &Report) -> String {
+fn describe(report: &Report, display: &Display, verbose: bool) -> String {
     let info = &report.facts.info;
     let mut out = format!(
         "{}: {} image of {}, preallocation {}",
@@ -172,7 +185,11 @@ fn describe(report: &Report) -> String {
             ByteSize(info.allocated_bytes)
         ),
     );
-    print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
+    let time = format!("{:.2} s{}", report.elapsed_seconds, display.pauses());
+    print::row(&mut out, "time", time);
+    if verbose {
+        display.describe_disk(&mut out);
+    }
     for note in &report.notes {
         print::row(&mut out, "note", note);
     }
@@ -325,15 +342,15 @@ impl Wanted<'_> {
         options
     }
 
+    fn pace(&self) -> Pace {
+        Pace::new(self.args.background, self.args.rate)
+    }
+
     fn on_host(&self, source: &Layer, control: Control<'_>) -> Result<Report> {
         let image = self.image(source);
         let mut file = CreateOptions::new(1);
         file.mode = self.args.mode;
-        file.pace = match (self.args.background, self.args.rate) {
-            (true, rate) => Pace::Background(rate),
-            (false, Some(rate)) => Pace::Limit(rate),
-            (false, None) => Pace::Full,
-        };
+        file.pace = self.pace();
         if self.args.force {
             file.existing = Existing::Replace;
         }
@@ -354,10 +371,15 @@ impl Wanted<'_> {
         let image = self.image(source);
         let inner = args.target.as_os_str().as_encoded_bytes();
         let make = || {
-            let conversion = Conversion::new(source, &image, self.options())?;
+            let pace = self.pace();
+            let mut options = self.options();
+            if pace.is_background() {
+                options = options.in_background();
+            }
+            let conversion = Conversion::new(source, &image, options)?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
             let started = Instant::now();
-            conversion.provision(&new.file()?, control)?;
+            conversion.provision(&new.file()?, &pace, control)?;
             new.give_name()?;
             let seconds = started.elapsed().as_secs_f64();
             let layer = Layer::open(Arc::new(new.file()?), self.format)?;

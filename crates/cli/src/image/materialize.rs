@@ -102,6 +102,9 @@ impl Done {
         );
         let time = format!("{:.2} s{}", self.elapsed_seconds, display.pauses());
         print::row(&mut out, "time", time);
+        if output.verbose {
+            display.describe_disk(&mut out);
+        }
         out
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{Preallocation, ResizeOptions, resize};
+use extant_image::{Preallocation, ResizeOptions, ResizeReport, resize};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use super::change::change;
 use super::{ChainArgs, Facts, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::image_format::Mode;
+use crate::progress::Display;
 use crate::{exit, print};
 
 /// Make the disk of an image larger or smaller.
@@ -108,35 +109,35 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
             };
             let control = Control::new(cancel, display);
             let report = resize(target, format, size, &options, control)?;
-            Ok((
-                report,
-                Facts::of(args.look.place(), &target.layer(format)?)?,
-            ))
+            let facts = Facts::of(args.look.place(), &target.layer(format)?)?;
+            Ok(describe(args, &report, facts, display))
         })
     });
     match result {
-        Ok((report, facts)) if args.output.json => {
-            let old_bytes = report.old_bytes;
-            print::json(&ResizeOutput { facts, old_bytes })
-        }
-        Ok((report, _)) => {
-            let mut out = format!(
-                "{}: {}, was {}",
-                print::path(&args.look.file),
-                ByteSize(report.new_bytes),
-                ByteSize(report.old_bytes)
-            );
-            if report.new_bytes > report.old_bytes {
-                print::row(
-                    &mut out,
-                    "new space",
-                    format!("preallocation {}", report.preallocation),
-                );
-            }
-            print::text(out)
-        }
+        Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
     }
+}
+
+fn describe(args: &ResizeArgs, report: &ResizeReport, facts: Facts, display: &Display) -> String {
+    if args.output.json {
+        let old_bytes = report.old_bytes;
+        return display.json_text(&ResizeOutput { facts, old_bytes });
+    }
+    let mut out = format!(
+        "{}: {}, was {}",
+        print::path(&args.look.file),
+        ByteSize(report.new_bytes),
+        ByteSize(report.old_bytes)
+    );
+    if report.new_bytes > report.old_bytes {
+        let space = format!("preallocation {}", report.preallocation);
+        print::row(&mut out, "new space", space);
+    }
+    if args.output.verbose {
+        display.describe_disk(&mut out);
+    }
+    out
 }
 
 /// The result as JSON.

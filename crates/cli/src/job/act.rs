@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_pool::JobState;
-use extant_space::{CancelToken, Control, Result};
+use extant_space::{CancelToken, Result};
 
 use super::OneJobArgs;
 use super::show::describe;
@@ -70,7 +70,7 @@ pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode
         if args.detach {
             vol::detach(&args.job.pool, job, &args.output)
         } else {
-            vol::finish(&pool, job, &args.output, Control::new(cancel, display))
+            vol::finish(&pool, job, &args.output, display, cancel)
         }
     });
     said.map(print::text)

@@ -35,7 +35,9 @@ pub fn materialize(
                         "--rate is for the files inside an image (--in), not for disks in them",
                     ));
                 }
-                let target = ImageFile::held(file);
+                let pace = args.pace.pace();
+                pace.check(&*file, control.progress)?;
+                let target = ImageFile::held(file).with_pace(pace, Shared::Refuse);
                 let done = image::Done::of(&target, Format::Qcow2, place, control)?;
                 return Ok(Done::Disk(Box::new(done)));
             }

@@ -157,6 +157,7 @@ pub struct JobJson<'a> {
 struct JobOptionsJson {
     priority: Priority,
     background: bool,
+    background_percent: Option<f64>,
     rate_bytes_per_second: Option<u64>,
 }
 
@@ -171,6 +172,7 @@ impl<'a> JobJson<'a> {
             options: JobOptionsJson {
                 priority: job.options.priority,
                 background: job.options.background,
+                background_percent: job.options.background_share.map(f64::from),
                 rate_bytes_per_second: job.options.rate.map(u64::from),
             },
             request: request(&job.operation),

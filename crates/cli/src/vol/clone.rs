@@ -2,10 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use extant_pool::{CloneMethod, CloneVolume, Operation, VolumeName};
-use extant_space::{Control, Result};
+use extant_space::{CancelToken, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::parse_mode;
+use crate::progress::Display;
 
 /// Make a new volume with the content of another.
 ///
@@ -48,7 +49,7 @@ pub enum Method {
     Copy,
 }
 
-pub(super) fn run(args: &CloneArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn run(args: &CloneArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let operation = Operation::Clone(CloneVolume {
         source: args.volume.volume.clone(),
         volume: args.new.clone(),
@@ -59,5 +60,5 @@ pub(super) fn run(args: &CloneArgs, control: Control<'_>) -> Result<String> {
         },
         mode: args.mode,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }

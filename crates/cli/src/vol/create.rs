@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use extant_image::{Format, Preallocation};
 use extant_pool::{CreateVolume, Operation, VolumeName};
-use extant_space::{ByteSize, Control, Result};
+use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{WorkArgs, work};
 use crate::arguments::{parse_mode, parse_size};
@@ -13,6 +13,7 @@ use crate::image_format;
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::ImageOptionList;
 use crate::pool::{PoolArgs, xml};
+use crate::progress::Display;
 
 /// Make a new volume.
 ///
@@ -79,7 +80,7 @@ pub struct CreateArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn run(args: &CreateArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let said = args.preallocation.map(Preallocation::from);
     let of_pool = args.pool.open()?.definition().limits().preallocation.into();
     let operation = match (&args.volume, args.capacity, &args.xml) {
@@ -102,5 +103,5 @@ pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
         }
         _ => unreachable!("clap wants one or the other"),
     };
-    work(&args.pool, &args.work, operation, control)
+    work(&args.pool, &args.work, operation, display, cancel)
 }

@@ -3,11 +3,12 @@
 use clap::Args;
 use extant_image::Preallocation;
 use extant_pool::{Operation, Resize};
-use extant_space::{ByteSize, Control, Result};
+use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::parse_size;
 use crate::image_format::Mode;
+use crate::progress::Display;
 
 /// Give a volume another capacity.
 #[derive(Args, Clone, Debug)]
@@ -39,7 +40,7 @@ pub struct ResizeArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &ResizeArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn run(args: &ResizeArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let preallocation = match args.preallocation {
         Some(mode) => Preallocation::from(mode),
         None => {
@@ -53,5 +54,5 @@ pub(super) fn run(args: &ResizeArgs, control: Control<'_>) -> Result<String> {
         preallocation,
         shrink: args.shrink,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use extant_image::Format;
 use extant_pool::{Download, Operation, Upload};
-use extant_space::{Control, Result};
+use extant_space::{CancelToken, Result};
 
 use super::work::{VolumeArgs, WorkArgs, absolute, work};
 use crate::arguments::parse_mode;
 use crate::image_format::ImageFormat;
+use crate::progress::Display;
 
 /// Make a volume of a file.
 ///
@@ -76,7 +77,7 @@ pub struct DownloadArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn upload(args: &UploadArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn upload(args: &UploadArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let operation = Operation::Upload(Upload {
         volume: args.volume.volume.clone(),
         source: absolute(&args.file)?,
@@ -85,14 +86,18 @@ pub(super) fn upload(args: &UploadArgs, control: Control<'_>) -> Result<String> 
         replace: args.force,
         mode: args.mode,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }
 
-pub(super) fn download(args: &DownloadArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn download(
+    args: &DownloadArgs,
+    display: &Display,
+    cancel: &CancelToken,
+) -> Result<String> {
     let operation = Operation::Download(Download {
         volume: args.volume.volume.clone(),
         target: absolute(&args.file)?,
         replace: args.force,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }

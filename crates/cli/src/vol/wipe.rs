@@ -2,7 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use extant_pool::{Materialize, Operation, Wipe, WipeMethod};
-use extant_space::{Control, Result};
+use extant_space::{CancelToken, Result};
+
+use crate::progress::Display;
 
 use super::work::{VolumeArgs, WorkArgs, work};
 
@@ -64,7 +66,7 @@ pub struct MaterializeArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &WipeArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn run(args: &WipeArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let operation = Operation::Wipe(Wipe {
         volume: args.volume.volume.clone(),
         method: match args.method {
@@ -73,13 +75,17 @@ pub(super) fn run(args: &WipeArgs, control: Control<'_>) -> Result<String> {
         },
         force: args.force,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }
 
-pub(super) fn materialize(args: &MaterializeArgs, control: Control<'_>) -> Result<String> {
+pub(super) fn materialize(
+    args: &MaterializeArgs,
+    display: &Display,
+    cancel: &CancelToken,
+) -> Result<String> {
     let operation = Operation::Materialize(Materialize {
         volume: args.volume.volume.clone(),
         unshare: args.unshare,
     });
-    work(&args.volume.pool, &args.work, operation, control)
+    work(&args.volume.pool, &args.work, operation, display, cancel)
 }

@@ -11,15 +11,16 @@ use extant_hostfs::{Plan, Verified};
 use extant_pool::{
     Done, Format, Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeName,
 };
-use extant_space::{ByteSize, Control, Error, Result};
+use extant_space::{BackgroundShare, ByteSize, CancelToken, Control, Error, Result};
 use serde::Serialize;
 
-use crate::arguments::{OutputArgs, parse_rate};
+use crate::arguments::{OutputArgs, parse_rate, parse_share};
 use crate::complete;
 use crate::create::describe_plan;
 use crate::pool::PoolArgs;
 use crate::pool::json::VolumeJson;
 use crate::print;
+use crate::progress::Display;
 use crate::trace;
 
 use super::info::describe;
@@ -35,9 +36,10 @@ pub struct WorkArgs {
     #[arg(long, value_name = "WHICH", default_value = "normal")]
     pub priority: PriorityArg,
 
-    /// Yield to all other users of the disk, within the pool's rate
-    #[arg(long)]
-    pub background: bool,
+    /// Yield to all other users of the disk, within the pool's rate; with PERCENT, use about that
+    /// share of the disk beside them (0.1% to 100%)
+    #[arg(long, value_name = "PERCENT%", require_equals = true, value_parser = parse_share)]
+    pub background: Option<Option<BackgroundShare>>,
 
     /// Write at most this much a second, such as 100M or 1GB/s
     #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
@@ -72,7 +74,8 @@ impl WorkArgs {
     fn options(&self) -> JobOptions {
         JobOptions {
             priority: self.priority.into(),
-            background: self.background,
+            background: self.background.is_some(),
+            background_share: self.background.flatten(),
             rate: self.rate,
         }
     }
@@ -111,14 +114,15 @@ pub(super) fn work(
     place: &PoolArgs,
     args: &WorkArgs,
     operation: Operation,
-    control: Control<'_>,
+    display: &Display,
+    cancel: &CancelToken,
 ) -> Result<String> {
     let pool = place.open()?;
     let job = pool.submit(operation, args.options())?;
     if args.detach {
         detach(place, job, &args.output)
     } else {
-        finish(&pool, job, &args.output, control)
+        finish(&pool, job, &args.output, display, cancel)
     }
 }
 
@@ -127,15 +131,16 @@ pub fn finish(
     pool: &Pool,
     job: Job<'_>,
     output: &OutputArgs,
-    control: Control<'_>,
+    display: &Display,
+    cancel: &CancelToken,
 ) -> Result<String> {
     let started = Instant::now();
     let (id, operation) = (job.id(), job.operation().clone());
-    let done = job.run_reporting(OnStop::Cancel, control)?;
+    let done = job.run_reporting(OnStop::Cancel, Control::new(cancel, display))?;
     let elapsed_seconds = started.elapsed().as_secs_f64();
     let volume = pool.volume(operation.volume())?;
     if output.json {
-        return Ok(print::json_text(&JobOutcome {
+        return Ok(display.json_text(&JobOutcome {
             job: id,
             operation: operation.name(),
             made: match &operation {
@@ -156,18 +161,28 @@ pub fn finish(
         }));
     }
     let mut out = describe(&volume, output.verbose);
-    describe_done(&mut out, &done, elapsed_seconds, output.verbose);
+    describe_done(&mut out, &done, elapsed_seconds, display, output.verbose);
     Ok(out)
 }
 
 /// The messages of `extant create`.
-fn describe_done(out: &mut String, done: &Done, elapsed_seconds: f64, verbose: bool) {
+fn describe_done(
+    out: &mut String,
+    done: &Done,
+    elapsed_seconds: f64,
+    display: &Display,
+    verbose: bool,
+) {
     let rate = done.zeroed_bytes.unwrap_or(0) as f64 / elapsed_seconds.max(1e-9);
     let rate = match rate as u64 {
         0 => String::new(),
         rate => format!(", {}/s", ByteSize(rate)),
     };
-    print::row(out, "time", format!("{elapsed_seconds:.2} s{rate}"));
+    let pauses = display.pauses();
+    print::row(out, "time", format!("{elapsed_seconds:.2} s{rate}{pauses}"));
+    if verbose {
+        display.describe_disk(out);
+    }
     if let Some(plan) = &done.plan {
         print::row(out, "how", &plan.reason);
         if verbose {

@@ -354,7 +354,6 @@ fn options_that_make_no_sense_inside_are_refused() {
     for words in [
         &["create", "/f", "1M", "--nocow"][..],
         &["create", "/f", "1M", "--keep-partial"],
-        &["create", "/f", "1M", "--background"],
         &["materialize", "/f", "--unshare"],
         &["map", "/f", "-x"],
     ] {

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod background;
 mod check;
 mod get;
 mod image;

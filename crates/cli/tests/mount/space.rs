@@ -4,12 +4,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
+use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{require, requires};
 use serde_json::Value;
 
-use crate::image::must;
+use crate::image::{FORMATS, Image, must};
 use crate::stand::{Stand, can_mount};
-use crate::support::{Answer, KIB, MIB, extant, noise, run};
+use crate::support::{Answer, KIB, MIB, create, extant, noise, run};
 
 const CACHES: [&str; 2] = ["writeback", "no_writeback"];
 
@@ -230,5 +231,43 @@ fn limit_of_the_process_and_right_to_write_are_respected() {
     assert_eq!(answer.code, Some(1), "{answer}");
     let mut chattr = extant_testkit::command::tool("chattr");
     must(chattr.arg("-i").arg(stand.path("file")));
+    stand.end();
+}
+
+#[test]
+fn background_on_a_mount_watches_the_disk_below_its_image() {
+    require!(can_mount());
+    let host = Scratch::builder(Filesystem::Ext4, 128 * MIB)
+        .memory(256 * MIB)
+        .build();
+    let disk = host.device().unwrap().file_name().unwrap();
+    for cache in CACHES {
+        let directory = host.path().join(cache);
+        fs::create_dir(&directory).unwrap();
+        let stand = Stand::of(Image::in_directory(&directory, FORMATS[0], 32));
+        stand.mount(&["-o", cache]).success();
+        let background = ["--background=50%", "--json"];
+        let path = stand.directory.join("full");
+        let made = create(&path, "4MiB", &background).success();
+        assert_eq!(*made.text("/background_disk"), *disk, "{cache}");
+        File::create(stand.directory.join("thin"))
+            .unwrap()
+            .set_len(MIB)
+            .unwrap();
+        let words = [&["materialize"][..], &background].concat();
+        let made = stand.extant(&words, "thin").success();
+        assert_eq!(*made.text("/background_disk"), *disk, "{cache}");
+        stand.end();
+    }
+}
+
+#[test]
+fn background_on_a_mount_whose_image_is_not_found_is_refused_with_the_reason() {
+    require!(can_mount());
+    let stand = Stand::mounted(16, &["-o", "fsname=elsewhere"]);
+    let path = stand.directory.join("full");
+    create(&path, "1MiB", &["--background"]).refused(5, &["--background", "elsewhere", "full"]);
+    assert!(!path.exists());
+    create(&path, "1MiB", &[]).success();
     stand.end();
 }

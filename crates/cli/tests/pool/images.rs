@@ -148,3 +148,70 @@ fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     assert_eq!(list["volumes"].as_array().unwrap().len(), 1);
     assert_e2fsck_clean(&image);
 }
+
+#[test]
+fn background_in_an_image_watches_the_disk_below_and_the_job_keeps_its_share() {
+    require!(Filesystem::Ext4.requirement());
+    let (scratch, image) = stand();
+    let disk = scratch.device().unwrap().file_name().unwrap();
+    let source = scratch.path().join("source");
+    fs::write(&source, noise(1, 2 * MIB as usize)).unwrap();
+    let source = source.to_str().unwrap();
+    let background = ["--background=50%", "--json"];
+    for (command, words) in [
+        ("create", &["a", "4MiB"][..]),
+        ("create", &["q.qcow2", "4MiB"]),
+        ("resize", &["a", "6MiB"]),
+        ("clone", &["a", "b"]),
+        ("wipe", &["a"]),
+        ("upload", &["c", source]),
+    ] {
+        let answer = say("vol", command, &image, &[words, &background].concat()).success();
+        assert_eq!(*answer.text("/background_disk"), *disk, "{command}");
+        let pauses = answer.json()["gave_way_seconds"].as_f64();
+        assert!(pauses.is_some_and(|seconds| seconds >= 0.0), "{answer}");
+        let id = answer.number("/job").to_string();
+        let shown = say("job", "show", &image, &[&id, "--json"]).success();
+        assert_eq!(
+            shown.json()["options"]["background_percent"],
+            50.0,
+            "{shown}"
+        );
+    }
+    assert_e2fsck_clean(&image);
+}
+
+#[test]
+fn background_in_an_image_in_memory_is_refused_with_the_reason() {
+    require!(Filesystem::Tmpfs.requirement());
+    let memory = Scratch::new(Filesystem::Tmpfs, 64 * MIB);
+    let image = memory.path().join("disk.img");
+    make_image(&image, 32 * MIB);
+    let words = ["a", "1MiB", "--background"];
+    say("vol", "create", &image, &words).refused(5, &["--background", "tmpfs"]);
+    let listed = say("vol", "list", &image, &["--json"]).success().json();
+    assert_eq!(listed["volumes"], serde_json::json!([]));
+}
+
+#[test]
+fn interrupted_background_job_of_an_image_is_resumed_with_its_share() {
+    require!(Filesystem::Ext4.requirement());
+    let (_scratch, image) = stand();
+    let more = ["a", "16MiB", "--background=75%", "--rate", "4M", "--detach"];
+    let id = say("vol", "create", &image, &more).success().stdout;
+    let id = id.trim();
+    wait_until("the job's progress", || has_begun(&image, id));
+    let mut own = image.clone().into_os_string();
+    own.push(".extant");
+    signal_worker(Path::new(&own), id, Signal::KILL);
+    let state = || say("job", "show", &image, &[id, "--json"]).success().json();
+    wait_until("the end of its process", || {
+        state()["state"] == "interrupted"
+    });
+    assert_eq!(state()["options"]["background_percent"], 75.0);
+    say("job", "resume", &image, &[id]).success();
+    let ended = state();
+    assert_eq!(ended["state"], "done", "{ended}");
+    assert_eq!(ended["options"]["background_percent"], 75.0, "{ended}");
+    assert_e2fsck_clean(&image);
+}

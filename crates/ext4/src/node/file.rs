@@ -90,6 +90,10 @@ impl SpaceFile for File {
         engine.record_corruption(engine.fs.visit_layers(&self.node.cell, at, visit))
     }
 
+    fn open_store(&self) -> Result<Option<std::fs::File>> {
+        self.node.engine.fs.device.open_store()
+    }
+
     fn writes_through(&self) -> bool {
         self.node.engine.fs.options.zeroes == DeviceZeroes::Written
     }

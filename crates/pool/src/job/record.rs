@@ -268,6 +268,19 @@ mod tests {
     }
 
     #[test]
+    fn record_keeps_the_share_of_a_background_job_and_older_ones_have_none() {
+        let mut record = record();
+        record.options.background = true;
+        record.options.background_share = Some("2.5%".parse().unwrap());
+        let text = String::from_utf8(record.to_bytes()).unwrap();
+        let read = |text: &str| serde_json::from_str::<Record>(text).unwrap();
+        assert_eq!(read(&text), record);
+        let older = text.replace(",\"background_share\":2.5", "");
+        assert_ne!(older, text);
+        assert_eq!(read(&older).options.background_share, None);
+    }
+
+    #[test]
     fn hostile_record_is_an_error_with_its_place() {
         let place = tempfile::tempdir().unwrap();
         let jobs = Directory::open(place.path()).unwrap();

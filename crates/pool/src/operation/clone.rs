@@ -37,8 +37,7 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
     if shared {
         target.sync(SyncMode::All)?
     } else {
-        copy(&*source, &*target, state, &|| work.rate(), control)
-            .map_err(|error| error.at(source.path()))?
+        copy(&*source, &*target, state, work, control).map_err(|error| error.at(source.path()))?
     }
     format::store_format(&*target, &clone.volume, format)?;
     target.set_mode(clone.mode)?;

@@ -4,14 +4,15 @@
 //! sizes. An interrupted copy starts from the beginning: the data of the target is compared with
 //! the source, not trusted, and rewritten where it differs; the source may have changed meanwhile.
 
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 
-use extant_provision::Provisioner;
+use extant_provision::{DataWriter, Provisioner};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, RateLimiter,
     Result, Silent, SpaceFile, SyncMode,
 };
+
+use crate::work::Work;
 
 /// Read and written at once.
 const PIECE: u64 = 1 << 20;
@@ -26,14 +27,20 @@ pub(super) enum TargetContent {
     Begun,
 }
 
-/// Copies all of `source` at the `rate` of each moment. The target is durable on return.
+/// Copies all of `source` at the rate and pace of the job. The target is durable on return.
 pub(super) fn copy(
     source: &dyn SpaceFile,
     target: &dyn SpaceFile,
     state: TargetContent,
-    rate: &dyn Fn() -> Option<NonZeroU64>,
+    work: &Work<'_>,
     control: Control<'_>,
 ) -> Result<()> {
+    let pace = work.pace();
+    let writer = if pace.is_background() {
+        Some(DataWriter::new(target, &pace)?)
+    } else {
+        None
+    };
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
     target.resize(size)?;
@@ -60,7 +67,8 @@ pub(super) fn copy(
         done: 0,
         unsynced: 0,
         total,
-        rate,
+        work,
+        writer,
         limiter: RateLimiter::default(),
         control,
     };
@@ -132,7 +140,9 @@ struct Copier<'a> {
     done: u64,
     unsynced: u64,
     total: u64,
-    rate: &'a dyn Fn() -> Option<NonZeroU64>,
+    work: &'a Work<'a>,
+    /// In the background.
+    writer: Option<DataWriter<'a>>,
     limiter: RateLimiter,
     control: Control<'a>,
 }
@@ -140,7 +150,7 @@ struct Copier<'a> {
 impl Copier<'_> {
     fn copy(&mut self, piece: ByteRange) -> Result<()> {
         let cancel = self.control.cancel;
-        self.limiter.admit(piece.len(), (self.rate)(), cancel)?;
+        self.limiter.admit(piece.len(), self.work.rate(), cancel)?;
         let [ours, theirs] = &mut self.buffers;
         let ours = &mut ours[..piece.len() as usize];
         if self.source.read_at(ours, piece.start())? < ours.len() {
@@ -154,7 +164,14 @@ impl Copier<'_> {
             && self.target.read_at(theirs, piece.start())? == ours.len()
             && theirs == ours;
         if !is_there {
-            self.target.write_at(ours, piece.start())?;
+            match &self.writer {
+                Some(writer) => {
+                    let written = writer.write(ours, piece.start(), cancel);
+                    writer.report(self.control.progress);
+                    written?;
+                }
+                None => self.target.write_at(ours, piece.start())?,
+            }
             self.unsynced += piece.len();
         }
         self.done += piece.len();

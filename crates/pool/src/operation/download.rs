@@ -31,8 +31,7 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     let partial = partial_name(work.pool_identity, work.record.id);
     let (file, state) = open_partial(work, &dir, &partial)?;
     let target = HostFile::from_file(file, &download.target)?;
-    copy(&*source, &target, state, &|| work.rate(), control)
-        .map_err(|error| error.at(source.path()))?;
+    copy(&*source, &target, state, work, control).map_err(|error| error.at(source.path()))?;
     work.begin_publication()?;
     let existing = if download.replace {
         Existing::Replace

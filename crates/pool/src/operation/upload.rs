@@ -43,8 +43,7 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
         check_not_open(file)?;
     }
     let (target, state) = open_target(work)?;
-    copy(&source, &*target, state, &|| work.rate(), control)
-        .map_err(|error| error.at(source.path()))?;
+    copy(&source, &*target, state, work, control).map_err(|error| error.at(source.path()))?;
     // The copy is checked: the source may have changed since the job was made.
     let format = content_format(upload, &*target).map_err(|error| error.about(source.path()))?;
     store_format(&*target, &upload.volume, format)?;

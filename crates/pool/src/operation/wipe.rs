@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use extant_hostfs::Access;
 use extant_image::{ImageOptions, LockAccess, NewImage};
 use extant_space::{
-    ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SyncMode,
+    ByteRange, Control, ExtentState, FallocateMode, MappedProgress, Phase, Progress, Result,
+    SyncMode,
 };
 
 use super::open_to_undo;
@@ -92,7 +93,7 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
             done += piece.len();
             continue;
         }
-        let progress = |inner: Progress| {
+        let update = |inner: Progress| {
             let within = match inner.phase {
                 Phase::Write => inner.done_bytes.min(piece.len()),
                 Phase::Allocate => 0,
@@ -100,6 +101,10 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
             };
             record_progress(file, work, end_byte, durable_ns);
             control.report(Phase::Write, done + within, total);
+        };
+        let progress = MappedProgress {
+            update,
+            caller: control.progress,
         };
         let inner = Control::new(control.cancel, &progress);
         file.write_zeroes(piece, &pace, inner)?;

@@ -224,6 +224,10 @@ impl ProgressSink for ProgressRelay<'_> {
         self.caller.update(progress);
     }
 
+    fn watches_disk(&self, disk: &str) {
+        self.caller.watches_disk(disk);
+    }
+
     fn gave_way(&self, duration: Duration) {
         self.caller.gave_way(duration);
     }

@@ -236,6 +236,7 @@ impl Storage for Ext4Storage {
             Some(file) => file,
             None => self.new_work(&partial)?,
         };
+        pace.check(&*file, control.progress)?;
         if new.image.preallocation().space() != Preallocation::Off {
             // A process that is killed loses uncommitted changes. The space is committed first, so
             // that the next run has only to write it.

@@ -10,7 +10,7 @@ use extant_hostfs::{
     Exclusion, Fallback, HostFile, MaterializeOptions, Pace, Shared, describe_holders,
     materialize_file, write_zeroes,
 };
-use extant_space::{ByteRange, Control, Error, ErrorKind, Progress, Result};
+use extant_space::{ByteRange, Control, Error, ErrorKind, MappedProgress, Result};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 
@@ -120,9 +120,12 @@ impl VolumeFile for HostFile {
             ..MaterializeOptions::default()
         };
         let has_begun = AtomicBool::new(false);
-        let progress = |progress: Progress| {
-            has_begun.store(true, Ordering::Relaxed);
-            control.report(progress.phase, progress.done_bytes, progress.total_bytes);
+        let progress = MappedProgress {
+            update: |progress| {
+                has_begun.store(true, Ordering::Relaxed);
+                control.progress.update(progress);
+            },
+            caller: control.progress,
         };
         let inner = Control::new(control.cancel, &progress);
         let mut refused = 0;

@@ -108,6 +108,8 @@ fn jobs_in_the_background_share_the_rate_of_the_pool_by_weight() {
         let options = JobOptions {
             priority,
             background: true,
+            // Otherwise each yields to the other, whatever the rate.
+            background_share: Some("100%".parse().unwrap()),
             rate: None,
         };
         pool.submit(clone("source", volume, CloneMethod::Copy), options)

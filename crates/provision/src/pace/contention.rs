@@ -1,28 +1,25 @@
 //! Yields the disk to other users.
 //!
 //! Two signals are used. The I/O of others is the disk's counters in sysfs minus the I/O of this
-//! operation. The load of the disk is the latency of the operation's own requests, which are sent
-//! one at a time:
-//! - without other I/O, the next request follows the last;
-//! - with other I/O, requests of this operation are in flight for at most [`DUTY`] of the time, so
-//!   that other requests seldom queue behind one, or transfer up to [`SHARE`] of the bytes of the
+//! operation. The load of the disk is the latency of the operation's own requests:
+//! - without other I/O, requests are sent one at a time, and the next one follows the last;
+//! - with other I/O, requests of this operation are in flight for at most a share of the time, so
+//!   that other requests seldom queue behind one, or transfer up to a share of the bytes of the
 //!   disk, whichever is more: on a saturated disk each request takes so long that the first rule
 //!   alone would nearly stop the operation.
 //!
+//! The shares are [`ContendedShare`]. Where one request at a time cannot carry a chosen share of
+//! the bytes, more are in flight.
+//!
 //! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen counts as other I/O.
 
-use std::fs;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use extant_sys::disk;
+use extant_space::BackgroundShare;
 
 use super::Admission;
 
-/// Share of the time that requests may be in flight while others use the disk.
-const DUTY: f64 = 0.04;
-/// Share of the disk's throughput that the operation may use while others use the disk.
-const SHARE: f64 = 0.004;
 /// Bytes per second of other I/O that are ignored, as of a log.
 const QUIET_BYTES_PER_SECOND: f64 = 262_144.0;
 /// Weight of the newest sample in the averages.
@@ -36,38 +33,54 @@ const REQUEST_BYTES_UNCONTENDED: u32 = 512 << 10;
 const REQUEST_BYTES_CONTENDED: u32 = 128 << 10;
 /// If every request waits long in a full queue, its size matters less than its wait.
 const REQUEST_BYTES_SATURATED: u32 = 2 << 20;
+/// Requests in flight at most, as many as the writers of zeros have.
+const DEPTH_MAX: u32 = 16;
 /// Longest time without a request: the work makes progress even on a disk that is never idle.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The counters of a disk.
-#[derive(Clone, Debug)]
-pub(super) struct DiskUse {
-    stat: PathBuf,
+pub(super) trait Counters: Send {
+    /// Bytes that all users have transferred; `None` if that cannot be read at the moment.
+    fn transferred_bytes(&self) -> Option<u64>;
 }
 
-impl DiskUse {
-    /// The counters of the disk with number `device`; `None` when it has none.
-    pub(super) fn of_device(device: u64) -> Option<Self> {
-        let stat = disk::directory(device)?.join("stat");
-        let disk = Self { stat };
-        disk.read()?;
-        Some(disk)
+impl<C: Counters + Sync> Counters for Arc<C> {
+    fn transferred_bytes(&self) -> Option<u64> {
+        (**self).transferred_bytes()
     }
+}
 
-    /// Bytes read and written since boot: fields 3 and 7, in sectors of 512 bytes
-    /// (Documentation/block/stat.rst).
-    fn read(&self) -> Option<u64> {
-        let text = fs::read_to_string(&self.stat).ok()?;
-        let fields: Vec<u64> = text
-            .split_ascii_whitespace()
-            .map_while(|field| field.parse().ok())
-            .collect();
-        Some((fields.get(2)? + fields.get(6)?) * 512)
+/// Limits of the operation beside others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ContendedShare {
+    /// Part of the time that requests may be in flight.
+    time: f64,
+    /// Part of the disk's bytes.
+    bytes: f64,
+    /// Requests in flight, where the part of the bytes needs them.
+    depth_max: u32,
+}
+
+impl ContendedShare {
+    /// Others hardly notice it.
+    const DEFAULT: Self = Self {
+        time: 0.04,
+        bytes: 0.004,
+        depth_max: 1,
+    };
+
+    fn of(share: Option<BackgroundShare>) -> Self {
+        share.map_or(Self::DEFAULT, |share| Self {
+            time: share.fraction(),
+            bytes: share.fraction(),
+            depth_max: DEPTH_MAX,
+        })
     }
 }
 
 pub(super) struct ContentionMonitor {
-    disk: Option<DiskUse>,
+    disk: Option<Box<dyn Counters>>,
+    share: ContendedShare,
     /// Bytes of all users at the last sample.
     last: u64,
     sampled: Instant,
@@ -82,14 +95,24 @@ pub(super) struct ContentionMonitor {
     lowest_latency: Duration,
     /// Values of the last request.
     latency: Duration,
+    /// No request before, with none in flight.
     next: Instant,
+    /// No request before, with others in flight: the share of the bytes allows the last one until
+    /// then.
+    next_beside_own: Instant,
 }
 
 impl ContentionMonitor {
-    pub(super) fn new(disk: Option<DiskUse>, now: Instant) -> Self {
-        let last = disk.as_ref().and_then(DiskUse::read).unwrap_or_default();
+    pub(super) fn new(
+        disk: Option<Box<dyn Counters>>,
+        share: Option<BackgroundShare>,
+        now: Instant,
+    ) -> Self {
+        let last = disk.as_ref().and_then(|disk| disk.transferred_bytes());
+        let last = last.unwrap_or_default();
         Self {
             disk,
+            share: ContendedShare::of(share),
             last,
             sampled: now,
             own: 0,
@@ -100,16 +123,24 @@ impl ContentionMonitor {
             lowest_latency: Duration::MAX,
             latency: Duration::ZERO,
             next: now,
+            next_beside_own: now,
         }
     }
 
     pub(super) fn admit(&mut self, now: Instant, in_flight: u32) -> Admission {
-        if in_flight > 0 {
+        if in_flight >= self.share.depth_max {
             return Admission::Later(SAMPLE_INTERVAL);
         }
         self.sample(now);
-        if now < self.next {
-            return Admission::Later(self.next - now);
+        if in_flight > 0 && (self.is_alone(now) || self.disk_rate <= 0.0) {
+            return Admission::Later(SAMPLE_INTERVAL);
+        }
+        let next = match in_flight {
+            0 => self.next,
+            _ => self.next_beside_own,
+        };
+        if now < next {
+            return Admission::Later(next - now);
         }
         if self.is_alone(now) {
             Admission::Now(REQUEST_BYTES_UNCONTENDED)
@@ -118,11 +149,21 @@ impl ContentionMonitor {
         }
     }
 
-    /// One request at a time has to carry [`SHARE`] of the disk's bytes, regardless of its
-    /// duration.
+    /// A request of `bytes` was sent.
+    pub(super) fn started(&mut self, now: Instant, bytes: u32) {
+        self.next_beside_own = now + self.period(bytes.into()).unwrap_or_default();
+    }
+
+    /// Each request has to carry the share of the disk's bytes, regardless of its duration.
     fn request_beside(&self) -> u32 {
-        let share = self.disk_rate * SHARE * self.latency.as_secs_f64();
+        let share = self.disk_rate * self.share.bytes * self.latency.as_secs_f64();
         (share as u32).clamp(REQUEST_BYTES_CONTENDED, REQUEST_BYTES_SATURATED)
+    }
+
+    /// Time in which the share of the disk's bytes is `bytes`; `None` for an unknown rate.
+    fn period(&self, bytes: u64) -> Option<Duration> {
+        let rate = self.disk_rate * self.share.bytes;
+        (rate > 0.0).then(|| Duration::from_secs_f64((bytes as f64 / rate).min(60.0)))
     }
 
     pub(super) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
@@ -147,15 +188,10 @@ impl ContentionMonitor {
 
     /// Time to leave free after a request, by the two rules above.
     fn gap(&self, bytes: u64, latency: Duration) -> Duration {
-        let by_duty = latency.mul_f64((1.0 - DUTY) / DUTY);
-        let by_share = if self.disk_rate > 0.0 {
-            let period =
-                Duration::from_secs_f64((bytes as f64 / (self.disk_rate * SHARE)).min(60.0));
-            period.saturating_sub(latency)
-        } else {
-            WAIT_MAX
-        };
-        by_duty.min(by_share).min(WAIT_MAX)
+        let by_time = latency.mul_f64((1.0 - self.share.time) / self.share.time);
+        let period = self.period(bytes);
+        let by_bytes = period.map_or(WAIT_MAX, |period| period.saturating_sub(latency));
+        by_time.min(by_bytes).min(WAIT_MAX)
     }
 
     fn is_alone(&self, now: Instant) -> bool {
@@ -168,7 +204,8 @@ impl ContentionMonitor {
         if elapsed < SAMPLE_INTERVAL {
             return;
         }
-        let Some(total) = self.disk.as_ref().and_then(DiskUse::read) else {
+        let total = self.disk.as_ref().and_then(|disk| disk.transferred_bytes());
+        let Some(total) = total else {
             return;
         };
         let bytes = total.saturating_sub(self.last);
@@ -189,10 +226,12 @@ impl ContentionMonitor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn contended_monitor(disk_rate: f64) -> ContentionMonitor {
-        let mut monitor = ContentionMonitor::new(None, Instant::now());
+        let mut monitor = ContentionMonitor::new(None, None, Instant::now());
         monitor.disk_rate = disk_rate;
         monitor
     }
@@ -219,11 +258,135 @@ mod tests {
     #[test]
     fn without_counters_a_doubled_latency_counts_as_contention() {
         let start = Instant::now();
-        let mut monitor = ContentionMonitor::new(None, start);
+        let mut monitor = ContentionMonitor::new(None, None, start);
         let later = start + CONTENTION_TIMEOUT * 2;
         monitor.completed(later, 128 << 10, Duration::from_micros(100));
         assert!(monitor.is_alone(later));
         monitor.completed(later, 128 << 10, Duration::from_micros(250));
         assert!(!monitor.is_alone(later));
+    }
+
+    /// Bytes that a simulated disk has transferred.
+    #[derive(Default)]
+    struct Transferred(AtomicU64);
+
+    impl Counters for Transferred {
+        fn transferred_bytes(&self) -> Option<u64> {
+            Some(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Use of a simulated disk by the operation.
+    struct Usage {
+        /// Part of the time with a request in flight.
+        time: f64,
+        /// Part of the bytes.
+        bytes: f64,
+        requests: u64,
+    }
+
+    /// Runs 60 simulated seconds beside others who transfer `others` bytes a second; a request of
+    /// ours takes `latency` of its bytes.
+    fn simulate(share: Option<&str>, others: u64, latency: fn(u32) -> Duration) -> Usage {
+        let disk = Arc::new(Transferred::default());
+        let start = Instant::now();
+        let share = share.map(|share| share.parse().unwrap());
+        let counters: Box<dyn Counters> = Box::new(Arc::clone(&disk));
+        let mut monitor = ContentionMonitor::new(Some(counters), share, start);
+        let mut flights: Vec<(Instant, Duration, u32)> = Vec::new();
+        let (mut now, mut busy, mut own, mut requests) = (start, Duration::ZERO, 0, 0);
+        let end = start + Duration::from_secs(60);
+        while now < end {
+            let next = match monitor.admit(now, flights.len() as u32) {
+                Admission::Now(bytes) => {
+                    monitor.started(now, bytes);
+                    flights.push((now + latency(bytes), latency(bytes), bytes));
+                    requests += 1;
+                    continue;
+                }
+                Admission::Later(wait) => now + wait,
+            };
+            let first_end = flights.iter().map(|flight| flight.0).min();
+            let step = first_end.map_or(next, |first| first.min(next)) - now;
+            now += step;
+            if !flights.is_empty() {
+                busy += step;
+            }
+            let theirs = (others as f64 * step.as_secs_f64()) as u64;
+            disk.0.fetch_add(theirs, Ordering::Relaxed);
+            flights.retain(|&(ends, latency, bytes)| {
+                if ends <= now {
+                    disk.0.fetch_add(bytes.into(), Ordering::Relaxed);
+                    own += u64::from(bytes);
+                    monitor.completed(now, bytes.into(), latency);
+                }
+                ends > now
+            });
+        }
+        Usage {
+            time: busy.as_secs_f64() / 60.0,
+            bytes: own as f64 / disk.0.load(Ordering::Relaxed) as f64,
+            requests,
+        }
+    }
+
+    /// A disk that is not busy: 1 GB a second.
+    fn light(bytes: u32) -> Duration {
+        Duration::from_nanos(bytes.into())
+    }
+
+    /// A disk whose queue is full.
+    fn saturated(_: u32) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn is_about(found: f64, wanted: f64) -> bool {
+        (wanted * 0.8..=wanted * 1.1).contains(&found)
+    }
+
+    #[test]
+    fn share_beside_a_light_user_is_one_of_the_time() {
+        for (share, wanted) in [
+            (None, 0.04),
+            (Some("1%"), 0.01),
+            (Some("10%"), 0.1),
+            (Some("50%"), 0.5),
+        ] {
+            let usage = simulate(share, 5_000_000, light);
+            assert!(is_about(usage.time, wanted), "{share:?}: {}", usage.time);
+        }
+    }
+
+    #[test]
+    fn share_beside_a_saturating_user_is_one_of_the_bytes() {
+        for (share, wanted) in [
+            (None, 0.004),
+            (Some("0.5%"), 0.005),
+            (Some("2%"), 0.02),
+            (Some("10%"), 0.1),
+        ] {
+            let usage = simulate(share, 2_000_000_000, saturated);
+            assert!(is_about(usage.bytes, wanted), "{share:?}: {}", usage.bytes);
+        }
+    }
+
+    #[test]
+    fn idle_disk_is_used_all_the_time_at_every_share() {
+        for share in [None, Some("0.1%"), Some("100%")] {
+            let usage = simulate(share, 0, light);
+            assert!(usage.time > 0.98, "{share:?}: {}", usage.time);
+        }
+    }
+
+    #[test]
+    fn share_of_all_never_pauses_beside_others() {
+        let usage = simulate(Some("100%"), 50_000_000, light);
+        assert!(usage.time > 0.98, "{}", usage.time);
+    }
+
+    #[test]
+    fn smallest_share_sends_a_request_each_second() {
+        let usage = simulate(Some("0.1%"), 5_000_000, |_| Duration::from_millis(10));
+        assert!((55..=70).contains(&usage.requests), "{}", usage.requests);
     }
 }

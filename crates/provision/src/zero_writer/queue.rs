@@ -160,11 +160,15 @@ impl<'z> CallQueue<'z> for ZeroQueue<'_, '_, 'z> {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => 0,
             Err(error) => return self.fail(explain(error)),
         };
+        let done = ByteRange::new(flight.range.start(), flight.range.start() + written);
+        if let Err(error) = self.work.pacer.write_out(done) {
+            return self.fail(error);
+        }
         let now = Instant::now();
         let latency = now.saturating_duration_since(flight.started);
         self.work.pacer.completed(now, written, latency);
         self.work.count(written);
-        let rest = ByteRange::new(flight.range.start() + written, flight.range.end());
+        let rest = ByteRange::new(done.end(), flight.range.end());
         if !rest.is_empty() {
             self.ranges.push(rest);
         }

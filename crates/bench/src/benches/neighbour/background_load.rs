@@ -24,16 +24,19 @@ use crate::peers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Background,
+    /// In the background, with the share of the command line.
+    Share,
     Plain,
     Dd,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Background, Self::Plain, Self::Dd];
+    pub(super) const ALL: [Self; 4] = [Self::Background, Self::Share, Self::Plain, Self::Dd];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Background => "extant create --background",
+            Self::Share => "extant create --background=SHARE",
             Self::Plain => "extant create",
             Self::Dd => "dd direct",
         }
@@ -46,9 +49,11 @@ impl Kind {
         let mut command = context.extant();
         command.arg("create").arg(file).arg(size_word(bytes));
         command.args(["--force", "--progress", "json"]);
-        if self == Self::Background {
-            command.arg("--background");
-        }
+        match (self, context.options.background_share) {
+            (Self::Background, _) => command.arg("--background"),
+            (Self::Share, Some(share)) => command.arg(format!("--background={share}")),
+            _ => &mut command,
+        };
         command
     }
 }

@@ -9,7 +9,7 @@ use extant_hostfs::HostFile;
 use extant_image::hold::is_export;
 use extant_provision::{Pace, Provisioner, Shared};
 use extant_space::{
-    ByteRange, Control, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
+    ByteRange, Control, Error, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
     SpaceFile, SyncMode,
 };
 
@@ -93,6 +93,14 @@ impl SpaceFile for Ext4File {
         visit: &mut LayerVisitor<'_>,
     ) -> Result<ControlFlow<()>> {
         self.call(|_, file| file.visit_layers(at, visit))
+    }
+
+    fn open_store(&self) -> Result<Option<std::fs::File>> {
+        let path = self.hold.image().path();
+        match std::fs::File::open(path) {
+            Ok(image) => Ok(Some(image)),
+            Err(source) => Err(Error::from(source).during("open").at(path)),
+        }
     }
 
     fn writes_through(&self) -> bool {
