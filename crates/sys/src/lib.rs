@@ -7,8 +7,9 @@
 //!    whether two paths are one file; inherited descriptors; ioctls of a mount of Extant; tables of
 //!    mounts; open file description locks, as QEMU uses them; waiting for locks of other
 //!    processes; write-out of cached data
-//! 2. `call`, `extents`, `loop_device`: one system call with the memory that it uses; sources of
-//!    the extent map; which loop device has a file as its backing file
+//! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
+//!    uses; tables of the device mapper; sources of the extent map; which loop device has a file as
+//!    its backing file
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
 //! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
 //!    layers below a file
@@ -21,6 +22,7 @@ pub mod buffer;
 pub mod call;
 #[cfg(test)]
 mod call_list;
+pub mod device_mapper;
 pub mod direct;
 pub mod disk;
 pub mod extents;
