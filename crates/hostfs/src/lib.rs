@@ -35,7 +35,7 @@
 //! 4. `filesystem`: the file system of a file
 //! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, what a place can do, and
 //!    an open file as a `SpaceFile`
-//! 6. `assign`, `partial`: layers below existing files, and partial files
+//! 6. `assign`, `devices`, `partial`: layers below existing files, and partial files
 //! 7. `materialize`: existing files
 //! 8. `create`: creation of files
 
@@ -45,6 +45,7 @@ mod assign;
 mod create;
 mod destination;
 mod detached;
+mod devices;
 mod dig;
 mod directory;
 mod disk;
@@ -67,6 +68,7 @@ pub use assign::{AssignReport, Reach, assign, assign_file, zero_through};
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create, create_filled};
 pub use destination::Durable;
 pub use detached::{HELPER, help, use_helper};
+pub use devices::{DeviceBelow, devices_below};
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
 pub use directory::{Directory, Existing, path_of_open};
 pub use disk::DiskLimits;

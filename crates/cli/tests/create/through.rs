@@ -13,28 +13,38 @@ use crate::support::{Answer, MIB, create, extant, materialize, run};
 const SIZE: u64 = 32 * MIB;
 
 /// ext4 in a file of ext4.
-struct Stack {
+pub struct Stack {
     // Dropped in this order.
     inner: Scratch,
-    _outer: Scratch,
+    outer: Scratch,
 }
 
 impl Stack {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let outer = Scratch::new(Filesystem::Ext4, 256 * MIB);
         let inner = Scratch::builder(Filesystem::Ext4, 160 * MIB);
         Self {
             inner: inner.backed_in(outer.path()).build(),
-            _outer: outer,
+            outer,
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.inner.path().join(name)
     }
 
-    fn below(&self) -> &Path {
+    pub fn below(&self) -> &Path {
         self.inner.backing_file().unwrap()
+    }
+
+    /// The loop device over the file below.
+    pub fn device(&self) -> &Path {
+        self.inner.device().unwrap()
+    }
+
+    /// The device that the file below is on.
+    pub fn device_below(&self) -> &Path {
+        self.outer.device().unwrap()
     }
 
     /// Bytes of the file `name` in `state` in the file below.
