@@ -33,9 +33,10 @@
 //! 2. `file`, `removal`: an open file
 //! 3. `dig`, `scratch`: holes of a file, and unnamed files
 //! 4. `filesystem`: the file system of a file
-//! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, what a place can do, and
-//!    an open file as a `SpaceFile`
-//! 6. `assign`, `devices`, `partial`: layers below existing files, and partial files
+//! 5. `destination`, `devices`, `exclusion`, `fast_zeroing`, `space_file`: names, devices below a
+//!    file, leases, what a disk can do, and an open file as a `SpaceFile`
+//! 6. `assign`, `partial`, `probe`: layers below existing files, partial files, and what a place
+//!    can do
 //! 7. `materialize`: existing files
 //! 8. `create`: creation of files
 
@@ -50,6 +51,7 @@ mod dig;
 mod directory;
 mod disk;
 mod exclusion;
+mod fast_zeroing;
 mod file;
 mod filesystem;
 mod holders;
@@ -80,9 +82,12 @@ pub use extant_provision::{
 pub use extant_space::SharedRate;
 pub use extant_sys::direct::DirectIo;
 pub use extant_sys::extents::MapSource;
+pub use fast_zeroing::{FastZeroing, VirtioBlk};
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use holders::{Holder, describe as describe_holders, holders};
 pub use materialize::{MaterializeOptions, materialize, materialize_file};
-pub use probe::{ModeResult, ProbeReport, probe};
+pub use probe::{
+    DeviceProbe, FileProbe, LayerProbes, ModeResult, ProbeReport, probe, probe_through,
+};
 pub use removal::remove_soon;

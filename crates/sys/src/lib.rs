@@ -2,11 +2,12 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `range_lock`,
-//!    `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and off; extent maps;
-//!    whether two paths are one file; inherited descriptors; ioctls of a mount of Extant; tables of
-//!    mounts; open file description locks, as QEMU uses them; waiting for locks of other
-//!    processes; write-out of cached data
+//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `nvme`,
+//!    `range_lock`, `scsi`, `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and
+//!    off; extent maps; whether two paths are one file; inherited descriptors; ioctls of a mount of
+//!    Extant; tables of mounts; properties of NVMe namespaces; open file description locks, as
+//!    QEMU uses them; properties of SCSI disks; waiting for locks of other processes; write-out of
+//!    cached data
 //! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
 //!    uses; tables of the device mapper; sources of the extent map; which loop device has a file as
 //!    its backing file
@@ -32,9 +33,11 @@ pub mod inherited;
 pub mod loop_device;
 pub mod mounted;
 pub mod mounts;
+pub mod nvme;
 pub mod queue;
 pub mod range_lock;
 pub mod ring;
+pub mod scsi;
 pub mod stack;
 pub mod wait;
 pub mod write_out;

@@ -219,13 +219,54 @@ fn vol_info_shows_the_layers_below_volumes_on_the_host_and_in_an_image() {
 }
 
 #[test]
+fn probe_shows_the_abilities_of_each_layer() {
+    needs!();
+    let stack = Stack::new();
+    let directory = stack.path("");
+    let probe = command(&["probe", "--through", "--json"], &directory, &[]);
+    let layers = probe.json()["layers"].clone();
+    let layers = layers.as_array().unwrap();
+    assert_eq!(layers.len(), 3, "{probe}");
+    assert_eq!(layers[1]["layer"], stack.below().to_str().unwrap());
+    for (depth, layer) in layers.iter().enumerate() {
+        assert_eq!(layer["depth"], depth, "{probe}");
+        assert_eq!(layer["allocate"]["is_supported"], true, "{probe}");
+        assert_eq!(layer["can_assign"], true, "{probe}");
+        assert_eq!(layer["map_source"], "fiemap", "{probe}");
+    }
+    assert_eq!(
+        probe.text("/devices/0/name"),
+        stack.device().display().to_string()
+    );
+    assert_eq!(
+        probe.json()["devices"][0]["fast_zeroing"]["is_supported"],
+        false
+    );
+    let words = command(&["probe", "--through"], &directory, &[]);
+    let row = format!("device    {} (loop)", stack.device().display());
+    assert!(words.stdout.contains(&row), "{words}");
+    assert!(words.stdout.contains("zeroing   not fast: "), "{words}");
+    let plain = command(&["probe", "--json"], &directory, &[]);
+    assert_eq!(plain.json().get("layers"), None);
+
+    let btrfs = Filesystem::Btrfs;
+    require!(btrfs.requirement());
+    let scratch = Scratch::new(btrfs, btrfs.size_bytes_min());
+    let probe = command(&["probe", "--through", "--json"], scratch.path(), &[]);
+    assert_eq!(probe.json()["layers"][0]["can_assign"], false, "{probe}");
+    assert!(probe.text("/devices/0/reason").contains("no places"));
+}
+
+#[test]
 fn end_of_the_known_layers_is_shown_with_its_reason() {
     require!(requires::root());
-    let tmpfs = Scratch::new(Filesystem::Tmpfs, 16 * MIB);
-    let path = tmpfs.path().join("file");
-    create(&path, "1MiB", &[]).success();
+    let btrfs = Filesystem::Btrfs;
+    require!(btrfs.requirement());
+    let scratch = Scratch::new(btrfs, btrfs.size_bytes_min());
+    let path = scratch.path().join("file");
+    fs::write(&path, "data").unwrap();
     let map = command(&["map", "--through", "--json"], &path, &[]);
-    assert_eq!(map.text("/files/0/devices/0/name"), "tmpfs", "{map}");
+    assert_eq!(map.text("/files/0/devices/0/name"), "btrfs", "{map}");
     assert_eq!(map.text("/files/0/devices/0/kind"), "unknown");
     assert!(map.text("/files/0/devices/0/reason").contains("no places"));
 }
