@@ -137,7 +137,7 @@ impl KnownStack {
         // The file that was compared with the driver's, whatever has its name now.
         let open = |lower: &StackFile| {
             HostFile::open_again(&lower.file, &lower.path, Access::ReadWrite)
-                .map_err(|error| error.during("open a layer below"))
+                .map_err(|error| error.about(&lower.path).during("open a layer below"))
         };
         let files = stack.files().into_iter().map(open);
         Ok(Self {

@@ -15,8 +15,8 @@ pub struct DeviceBelow {
     pub layer: String,
     /// A path in `/dev`, or the name of a file system below which nothing is known.
     pub name: String,
-    /// `disk`, `partition`, `loop`, `unknown`; of the device mapper the types of its targets, of md
-    /// the level.
+    /// `disk`, `memory`, `partition`, `loop`, `unknown`; of the device mapper the types of its
+    /// targets, of md the level.
     pub kind: String,
     /// Its bytes are stored by these: devices, or the file of a loop device.
     pub members: Vec<String>,
@@ -49,6 +49,7 @@ impl DeviceBelow {
     pub(crate) fn new(device: &StackDevice, layer: &Path) -> Self {
         let (kind, reason) = match &device.kind {
             DeviceKind::Disk => ("disk".to_owned(), None),
+            DeviceKind::Memory => ("memory".to_owned(), None),
             DeviceKind::Partition => ("partition".to_owned(), None),
             DeviceKind::Loop => ("loop".to_owned(), None),
             DeviceKind::Mapper { targets } => (targets.join(", "), None),

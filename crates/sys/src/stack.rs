@@ -4,7 +4,7 @@
 //! Known are file systems whose extent map shows places on their block device (ext2, ext3, ext4,
 //! XFS), partitions, loop devices without encryption, and devices whose places never change: linear
 //! and striped targets of the device mapper (thick volumes of LVM), and the arrays linear, raid0
-//! and raid1 of md. Everything else ends the stack, with the reason.
+//! and raid1 of md. Below tmpfs is memory. Everything else ends the stack, with the reason.
 //!
 //! Model: a device is a list of segments over members. A byte of a mirror is stored by each member:
 //! all copies are visited. What stores a range is a tree: one file may be in several places of it.
@@ -52,6 +52,8 @@ pub struct StackDevice {
 pub enum DeviceKind {
     /// The lowest layer that the system shows.
     Disk,
+    /// The memory that tmpfs is in.
+    Memory,
     /// A partition of a disk.
     Partition,
     /// A loop device.
@@ -152,6 +154,16 @@ impl StackDevice {
             name,
             number: Some(number),
             kind: DeviceKind::Disk,
+            segments: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
+    fn memory(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            number: None,
+            kind: DeviceKind::Memory,
             segments: Vec::new(),
             members: Vec::new(),
         }

@@ -191,6 +191,7 @@ fn size_of(sysfs: &Path) -> Result<u64, String> {
 fn check_file_system(file: &File) -> io::Result<Option<StackDevice>> {
     /// linux/magic.h: of ext2, ext3 and ext4, and of XFS.
     const KNOWN: [u64; 2] = [0xEF53, 0x5846_5342];
+    const TMPFS: u64 = 0x0102_1994;
     // The width of the field depends on the architecture.
     #[allow(clippy::unnecessary_cast)]
     let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
@@ -198,6 +199,9 @@ fn check_file_system(file: &File) -> io::Result<Option<StackDevice>> {
     let name = mount
         .as_ref()
         .map_or("the file system", |mount| &*mount.fs_type);
+    if magic == TMPFS {
+        return Ok(Some(StackDevice::memory(name)));
+    }
     if !KNOWN.contains(&magic) {
         let reason = "its map shows no places on a block device";
         return Ok(Some(StackDevice::unknown(name, None, reason)));
