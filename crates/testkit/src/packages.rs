@@ -12,6 +12,7 @@ pub const PACKAGES: &[&str] = &[
     "btrfs-progs",
     "coreutils",
     "e2fsprogs",
+    "fdisk",
     "mount",
     "util-linux",
     "xfsprogs",

@@ -1,11 +1,15 @@
 //! Output of a script in the guest, by the marks that it printed.
 
 use std::fs::{self, File};
+use std::time::Duration;
 
 use extant_testkit::guest::{Bus, Disk, Guest, Options};
 use extant_testkit::oracle;
 use extant_testkit::workdir::Workdir;
 use serde_json::Value;
+
+/// For the longest script on a machine that is busy with others.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Start of every script.
 const HEAD: &str = r#"#!/bin/bash
@@ -34,6 +38,7 @@ impl Sections {
                 bus,
             }],
             shared: Some(shared),
+            timeout: TIMEOUT,
             ..Options::default()
         };
         let script = format!("{HEAD}{script}\nmark end\numount /mnt\n");
