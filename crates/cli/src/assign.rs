@@ -17,8 +17,9 @@ use crate::{exit, layers, print};
 ///
 /// The holes of the file are allocated, then the places of its extents in the file that its loop
 /// device is over, and so on down to a disk. Data is preserved, none is written, and the file may
-/// be in use. Known layers are ext4 and XFS, partitions and loop devices; a file above other layers
-/// is refused by name. Allocated space is unwritten: extant materialize --through writes it.
+/// be in use. Known layers are ext4 and XFS, partitions, loop devices, linear and striped volumes
+/// (LVM), and the arrays linear, raid0 and raid1 (md); a file above other layers is refused by
+/// name. Allocated space is unwritten: extant materialize --through writes it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -105,6 +106,8 @@ fn describe(args: &AssignArgs, report: &AssignReport, display: &Display) -> Stri
     let time = format!("{:.2} s{}", report.elapsed_seconds, display.pauses());
     print::row(&mut out, "time", time);
     layers::describe(&mut out, &report.layers);
-    print::row(&mut out, "disk", print::path(&report.disk));
+    for disk in &report.disks {
+        print::row(&mut out, "disk", disk);
+    }
     out
 }

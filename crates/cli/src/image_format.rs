@@ -50,6 +50,15 @@ impl From<ImageFormat> for Format {
     }
 }
 
+impl From<Format> for ImageFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Raw => Self::Raw,
+            Format::Qcow2 => Self::Qcow2,
+        }
+    }
+}
+
 /// The format of a new image.
 ///
 /// # Errors

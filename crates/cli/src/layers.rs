@@ -1,5 +1,6 @@
 //! The space of a file in the layers below it, as text.
 
+use extant_hostfs::DeviceBelow;
 use extant_space::{ByteSize, LayerStates};
 
 use crate::print;
@@ -26,6 +27,17 @@ pub fn describe(out: &mut String, layers: &[LayerStates]) {
         );
         print::row(out, "below", text);
     }
+}
+
+/// A device with its kind, and with its members if it has several.
+pub fn device(device: &DeviceBelow) -> String {
+    let members = match &*device.members {
+        [] | [_] => String::new(),
+        members => format!(" of {}", members.join(" and ")),
+    };
+    let reason = device.reason.as_ref();
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    format!("{} ({}{members}{reason})", device.name, device.kind)
 }
 
 #[cfg(test)]

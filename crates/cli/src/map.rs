@@ -36,12 +36,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use extant_hostfs::DeviceBelow;
 use extant_image::Format;
 use extant_space::{ByteRange, Error, LayerStates, MapSummary, Result, SpaceFile};
 use unicode_width::UnicodeWidthStr;
 
 use self::json::Json;
-use self::listing::{Listing, Mapped, Opened};
+use self::listing::{Listing, Mapped, Opened, Unlisted};
 use self::output::write_atomically;
 use self::picture::Picture;
 use self::scan::{Stopped, Visit, scan, scan_map};
@@ -70,6 +71,7 @@ Examples:
   extant map --json disk.raw | jq .total.fragmentation_score
   extant map --in disk.img /var/lib    files inside an ext4 image
   extant map --through --in disk.img /db    and their space in the host file
+  extant map --through --svg stack.svg /mnt/loop/db    each layer down to the disk
 
 A file is extant where it is written and not shared: there an overwrite changes no
 metadata of the file system. A fragment is a run on the device: an extent begins another
@@ -82,7 +84,7 @@ pub struct MapArgs {
     pub paths: Vec<PathBuf>,
 
     /// Show the layers below each file as well, at the offsets of the file: the host file of an
-    /// image, the file of a loop device
+    /// image, the file of a loop device; and the block devices between them, down to the disk
     #[arg(long)]
     pub through: bool,
 
@@ -103,17 +105,8 @@ pub struct MapArgs {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
-    /// Write a picture to this file as SVG
-    #[arg(long, value_name = "OUT")]
-    pub svg: Option<PathBuf>,
-
-    /// Write a picture to this file as PNG
-    #[arg(long, value_name = "OUT")]
-    pub png: Option<PathBuf>,
-
-    /// Replace picture files that are there
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
 
     /// Width of the text [default: that of the terminal, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(40..=1000))]
@@ -132,6 +125,35 @@ pub struct MapArgs {
     pub image: Option<PathBuf>,
 }
 
+/// The files of pictures.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PictureArgs {
+    /// Write a picture to this file as SVG
+    #[arg(long, value_name = "OUT")]
+    pub svg: Option<PathBuf>,
+
+    /// Write a picture to this file as PNG
+    #[arg(long, value_name = "OUT")]
+    pub png: Option<PathBuf>,
+
+    /// Replace picture files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl PictureArgs {
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.svg.is_some() || self.png.is_some()
+    }
+
+    fn targets(&self) -> Result<Targets> {
+        let paths = self.svg.iter().chain(&self.png);
+        let paths: Vec<&Path> = paths.map(|path| &**path).collect();
+        Targets::new(&paths, self.force)
+    }
+}
+
 /// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorChoice {
@@ -148,13 +170,7 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
     let stdout = io::stdout();
     let paint = paint(args.color, &stdout);
     let is_terminal = stdout.is_terminal();
-    let pictures: Vec<&Path> = args
-        .svg
-        .iter()
-        .chain(&args.png)
-        .map(|path| &**path)
-        .collect();
-    let targets = Targets::new(&pictures, args.force)?;
+    let targets = args.pictures.targets()?;
     if args.image.is_none() {
         args.paths.iter().try_for_each(|path| refuse_export(path))?;
     }
@@ -184,6 +200,11 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
         let cells = terminal.bar_columns();
         map_files(args, &*source, &targets, &mut terminal, cells)
     };
+    status(done)
+}
+
+/// The status of a run of [`map_files`].
+fn status(done: std::result::Result<ExitCode, Stopped>) -> Result<ExitCode> {
     match done {
         Ok(status) => Ok(status),
         Err(Stopped::Map(error)) => Err(error),
@@ -203,7 +224,7 @@ fn map_files(
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<ExitCode, Stopped> {
-    let has_picture = args.svg.is_some() || args.png.is_some();
+    let has_picture = args.pictures.any();
     let cells = if has_picture {
         cells.max(picture::CELLS)
     } else {
@@ -266,7 +287,17 @@ fn map_file(
     let said = args.format.map(Format::from);
     let (file, format) = shown(found, said, file).map_err(|error| Stopped::Map(error.at(path)))?;
     let size_bytes = file.size().map_err(Stopped::Map)?;
+    let devices = if args.through {
+        source.devices_below(path)
+    } else {
+        Vec::new()
+    };
     let opened = Opened::new(path, format, size_bytes);
+    let opened = match (&args.image, format) {
+        (None, Format::Raw) => opened.on(&devices),
+        // It is on the layer below.
+        _ => opened,
+    };
     listing.begin(&opened).map_err(Stopped::Output)?;
     let summary = source.summary_for(path);
     let scanned = scan(
@@ -281,7 +312,7 @@ fn map_file(
             let mapped = scanned.finish(opened);
             listing.end(&mapped).map_err(Stopped::Output)?;
             let layers = if args.through {
-                map_layers(&*file, size_bytes, listing, cells)?
+                map_layers(&*file, size_bytes, &devices, listing, cells)?
             } else {
                 Vec::new()
             };
@@ -300,13 +331,14 @@ fn map_file(
 fn map_layers(
     file: &dyn SpaceFile,
     size_bytes: u64,
+    devices: &[DeviceBelow],
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<Vec<Mapped>, Stopped> {
     let span = ByteRange::new(0, size_bytes);
     let layers = LayerStates::of(file, span).map_err(Stopped::Map)?;
     let map_layer = |layer: &LayerStates| {
-        let opened = Opened::layer(layer, size_bytes);
+        let opened = Opened::layer(layer, size_bytes).on(devices);
         listing.begin(&opened).map_err(Stopped::Output)?;
         let read = &mut |visit: Visit<'_>| below::for_each_extent(file, layer, span, visit);
         let scanned = scan_map(
@@ -321,6 +353,57 @@ fn map_layers(
         Ok(mapped)
     };
     layers.iter().map(map_layer).collect()
+}
+
+impl MapArgs {
+    /// Of one file with the layers below it, for other commands.
+    pub fn through(path: &Path, image: Option<&Path>, pictures: &PictureArgs) -> Self {
+        Self {
+            paths: vec![path.to_owned()],
+            through: true,
+            extents: false,
+            json: false,
+            all: false,
+            format: None,
+            pictures: pictures.clone(),
+            width: None,
+            color: ColorChoice::Auto,
+            one_file_system: false,
+            image: image.map(Path::to_owned),
+        }
+    }
+
+    /// The space of the file in each layer below it, and the devices in between.
+    ///
+    /// # Errors
+    /// Those of opening the file, and of the maps.
+    pub fn layers(&self) -> Result<(Vec<LayerStates>, Vec<DeviceBelow>)> {
+        let path = &*self.paths[0];
+        let source = source(self)?;
+        let found = MapFile {
+            path: path.to_owned(),
+            is_argument: true,
+        };
+        let (file, _) = shown(&found, self.format.map(Format::from), source.open(path)?)
+            .map_err(|error| error.at(path))?;
+        let whole = ByteRange::new(0, file.size()?);
+        Ok((LayerStates::of(&*file, whole)?, source.devices_below(path)))
+    }
+
+    /// Writes the pictures, if there are any, and prints nothing but errors.
+    ///
+    /// # Errors
+    /// Those of the pictures' files.
+    pub fn draw(&self) -> Result<ExitCode> {
+        if !self.pictures.any() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let targets = self.pictures.targets()?;
+        if let Some(image) = &self.image {
+            targets.check_input(image)?;
+        }
+        status(map_files(self, &*source(self)?, &targets, &mut Unlisted, 1))
+    }
 }
 
 fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
@@ -341,11 +424,12 @@ fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
 }
 
 fn write_pictures(args: &MapArgs, picture: &Picture) -> Result<()> {
-    if let Some(path) = &args.svg {
-        write_atomically(path, args.force, &mut |out| svg::write(picture, out))?;
+    let PictureArgs { svg, png, force } = &args.pictures;
+    if let Some(path) = svg {
+        write_atomically(path, *force, &mut |out| svg::write(picture, out))?;
     }
-    if let Some(path) = &args.png {
-        write_atomically(path, args.force, &mut |out| png::write(picture, out))?;
+    if let Some(path) = png {
+        write_atomically(path, *force, &mut |out| png::write(picture, out))?;
     }
     Ok(())
 }

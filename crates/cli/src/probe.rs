@@ -4,28 +4,35 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_hostfs::{DiskLimits, ProbeReport};
+use extant_hostfs::{DeviceProbe, DiskLimits, FileProbe, LayerProbes, ModeResult, ProbeReport};
 use extant_space::{ByteSize, Error};
 
 use crate::create::describe_plan;
 use crate::exit::Style;
 use crate::file_location::refuse_export;
-use crate::{exit, print};
+use crate::{exit, layers, print};
 
 /// Try what the file system at PATH supports, and print what create would do there.
 ///
-/// Everything is tried on unnamed scratch files; nothing is left behind.
+/// Everything is tried on unnamed scratch files; nothing is left behind. With --through, the same
+/// for each layer below: whether it allocates, writes zeroes and passes allocation on (assign), and
+/// why a disk does or does not zero without being sent zeros.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant probe /var/lib/libvirt/images
   extant probe . --json | jq -r .plan.strategy
+  extant probe --through /mnt/loop
 
 Exit status: see extant --help.")]
 pub struct ProbeArgs {
     /// A directory, or a file in it
     #[arg(default_value = ".")]
     pub path: PathBuf,
+
+    /// Show what each layer below supports, down to the disks. As root, NVMe disks are asked
+    #[arg(long)]
+    pub through: bool,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -37,7 +44,12 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
     let found = refuse_export(&args.path).and_then(|()| {
         std::fs::metadata(&args.path).map_err(|source| Error::from(source).at(&args.path))
     });
-    match found.and_then(|_| extant_hostfs::probe(&args.path)) {
+    let probe = if args.through {
+        extant_hostfs::probe_through
+    } else {
+        extant_hostfs::probe
+    };
+    match found.and_then(|_| probe(&args.path)) {
         Ok(report) if args.json => print::json(&report),
         Ok(report) => print::text(describe(&report)),
         Err(error) => exit::report(&error, Style::Line),
@@ -79,7 +91,58 @@ fn describe(report: &ProbeReport) -> String {
         (None, Some(refusal)) => print::row(&mut out, "create", format!("refuses: {refusal}")),
         (None, None) => {}
     }
+    if let Some(through) = &report.through {
+        describe_layers(&mut out, through);
+    }
     out
+}
+
+/// Each layer, and below it its devices.
+fn describe_layers(out: &mut String, through: &LayerProbes) {
+    for layer in &through.layers {
+        describe_file(out, layer);
+        let own = through.devices.iter();
+        let own = own.filter(|found| std::path::Path::new(&found.device.layer) == layer.layer);
+        own.for_each(|found| describe_device(out, found));
+    }
+}
+
+fn describe_file(out: &mut String, layer: &FileProbe) {
+    let tried = |mode: &Option<ModeResult>| match mode {
+        None => "not tried".to_owned(),
+        Some(mode) if mode.is_supported => "yes".to_owned(),
+        Some(mode) => format!("no ({})", mode.answer),
+    };
+    let map = match layer.map_source {
+        Some(map) if map.distinguishes_unwritten() => "with states",
+        Some(_) => "without states",
+        None => "not tried",
+    };
+    let text = format!(
+        "{} on {}: allocate {}, write zeroes {}, assign {}, extent map {map}",
+        print::path(&layer.layer),
+        layer.filesystem,
+        tried(&layer.allocate),
+        tried(&layer.write_zeroes),
+        if layer.can_assign { "yes" } else { "no" },
+    );
+    print::row(out, "layer", text);
+}
+
+fn describe_device(out: &mut String, found: &DeviceProbe) {
+    print::row(out, "device", layers::device(&found.device));
+    if let Some(limits) = &found.limits {
+        describe_disk(out, limits);
+    }
+    if let Some(zeroing) = &found.fast_zeroing {
+        let qualifies = if zeroing.is_supported {
+            "fast"
+        } else {
+            "not fast"
+        };
+        let text = format!("{qualifies}: {}", zeroing.reasons.join("; "));
+        print::row(out, "zeroing", text);
+    }
 }
 
 fn describe_disk(out: &mut String, disk: &DiskLimits) {

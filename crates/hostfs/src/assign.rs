@@ -9,14 +9,14 @@
 //! changed.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use extant_provision::{Provisioner, Shared};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, LayerStates, Phase, Result, Silent, SpaceFile,
 };
-use extant_sys::stack::{Bottom, Stack, StackLayer};
+use extant_sys::stack::{DeviceKind, Stack, StackDevice, StackFile};
 use serde::Serialize;
 
 use crate::file::{Access, HostFile};
@@ -50,8 +50,8 @@ pub struct AssignReport {
     pub allocated_bytes: u64,
     /// The space of the range in the layers below, from the top down.
     pub layers: Vec<LayerStates>,
-    /// The disk below the last layer.
-    pub disk: PathBuf,
+    /// The disks below the last layer.
+    pub disks: Vec<String>,
     /// Time taken, seconds.
     pub elapsed_seconds: f64,
 }
@@ -90,7 +90,7 @@ pub fn assign_file(
         range,
         allocated_bytes,
         layers: LayerStates::of(file, range)?,
-        disk: stack.disk,
+        disks: stack.disks,
         elapsed_seconds: started.elapsed().as_secs_f64(),
     })
 }
@@ -106,9 +106,14 @@ fn allocate(target: &Provisioner<'_>) -> Result<()> {
 
 /// The layers below a file, all of them known and open for changes.
 pub(crate) struct KnownStack {
-    layers: Vec<(StackLayer, HostFile)>,
-    disk: PathBuf,
+    stack: Stack,
+    /// The files of the stack, by their numbers.
+    files: Vec<HostFile>,
+    disks: Vec<String>,
 }
+
+/// A file of a stack, and bytes of it.
+type Places<'s> = (&'s StackFile, Vec<ByteRange>);
 
 impl KnownStack {
     /// Below `file`.
@@ -117,23 +122,28 @@ impl KnownStack {
     /// `Unsupported` with the name of the layer that ends the stack; those of opening.
     pub(crate) fn below(file: &HostFile) -> Result<Self> {
         let stack = Stack::below(file.as_file()).map_err(|source| file.error(source))?;
-        let disk = match stack.bottom {
-            Bottom::Disk(disk) => disk,
-            Bottom::Unknown { name, reason } => {
+        let ends = stack.ends();
+        for end in &ends {
+            if let DeviceKind::Unknown { reason } = &end.kind {
                 return Err(Error::new(ErrorKind::Unsupported)
                     .at(file.path())
-                    .detail(format!("the layers below are not known: {name}: {reason}")));
+                    .detail(format!(
+                        "the layers below are not known: {}: {reason}",
+                        end.name
+                    )));
             }
+        }
+        let disks = ends.iter().map(|end| end.name.clone()).collect();
+        // The file that was compared with the driver's, whatever has its name now.
+        let open = |lower: &StackFile| {
+            HostFile::open_again(&lower.file, &lower.path, Access::ReadWrite)
+                .map_err(|error| error.about(&lower.path).during("open a layer below"))
         };
-        let open = |layer: StackLayer| {
-            // The file that was compared with the driver's, whatever has its name now.
-            let same = HostFile::open_again(&layer.file, &layer.path, Access::ReadWrite)?;
-            Ok((layer, same))
-        };
-        let layers = stack.layers.into_iter().map(open);
+        let files = stack.files().into_iter().map(open);
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            disk,
+            files: files.collect::<Result<_>>()?,
+            stack,
+            disks,
         })
     }
 
@@ -146,40 +156,71 @@ impl KnownStack {
         control: Control<'_>,
         work: &mut dyn FnMut(&Provisioner<'_>) -> Result<()>,
     ) -> Result<()> {
-        let (mut upper, mut ranges) = (top, vec![range]);
-        for (layer, lower) in &self.layers {
-            ranges = places(upper, &ranges, layer)?;
-            let total = ranges.iter().map(|range| range.len()).sum();
+        let mut level = places(top, &[range], &self.stack.device)?;
+        while !level.is_empty() {
+            let ranges = level.iter().flat_map(|(_, ranges)| ranges);
+            let total = ranges.map(|range| range.len()).sum();
             let mut done = 0;
-            for range in &ranges {
-                control.cancel.check()?;
-                control.report(Phase::Allocate, done, total);
-                let silent = Control::new(control.cancel, &Silent);
-                work(&Provisioner::new(lower, *range, silent))
-                    .map_err(|error| error.at(lower.path()))?;
-                done += range.len();
+            for (file, ranges) in &level {
+                let lower = &self.files[file.index];
+                for range in ranges {
+                    control.cancel.check()?;
+                    control.report(Phase::Allocate, done, total);
+                    let silent = Control::new(control.cancel, &Silent);
+                    work(&Provisioner::new(lower, *range, silent))
+                        .map_err(|error| error.at(lower.path()))?;
+                    done += range.len();
+                }
+                lower.sync_checked(&|| control.cancel.check())?;
             }
-            lower.sync_checked(&|| control.cancel.check())?;
-            upper = lower;
+            let mut next = Vec::new();
+            for (file, ranges) in level {
+                next.extend(places(&self.files[file.index], &ranges, &file.device)?);
+            }
+            level = next;
         }
         Ok(())
     }
 }
 
-/// The places of `ranges` of `upper` in the layer below, in order.
-fn places(upper: &HostFile, ranges: &[ByteRange], layer: &StackLayer) -> Result<Vec<ByteRange>> {
-    let mut places = Vec::new();
+/// The places of `ranges` of `upper`, which is on `device`, in the files of the next layer, in
+/// order.
+fn places<'s>(
+    upper: &HostFile,
+    ranges: &[ByteRange],
+    device: &'s StackDevice,
+) -> Result<Vec<Places<'s>>> {
+    let mut found: Vec<Places<'_>> = Vec::new();
+    let mut place = |file: &'s StackFile, range: ByteRange, _: u64| {
+        match found
+            .iter_mut()
+            .find(|(known, _)| known.index == file.index)
+        {
+            Some((_, ranges)) => ranges.push(range),
+            None => found.push((file, vec![range])),
+        }
+        Ok(ControlFlow::Continue(()))
+    };
     for range in ranges {
+        let mut failed = Ok(ControlFlow::Continue(()));
         upper.for_each_extent(*range, &mut |extent| {
-            let place = extent.clip(*range).and_then(|extent| {
-                let place = ByteRange::at(extent.physical?, extent.logical.len())?;
-                layer.place(place)
-            });
-            places.extend(place);
-            ControlFlow::Continue(())
+            let on_device = extent
+                .clip(*range)
+                .and_then(|extent| ByteRange::at(extent.physical?, extent.logical.len()));
+            if let Some(on_device) = on_device {
+                failed = device.for_each_place(on_device, &mut place);
+            }
+            match failed {
+                Ok(flow) => flow,
+                Err(_) => ControlFlow::Break(()),
+            }
         })?;
+        let _ = failed.map_err(|source| upper.error(source))?;
     }
-    Ok(ByteRange::joined(places))
+    let joined = found.into_iter();
+    Ok(joined
+        .map(|(file, ranges)| (file, ByteRange::joined(ranges)))
+        .collect())
 }
 
 /// Allocates the range of `target`, which is of `top`, in `top` and in the layers of `stack`.

@@ -33,9 +33,10 @@
 //! 2. `file`, `removal`: an open file
 //! 3. `dig`, `scratch`: holes of a file, and unnamed files
 //! 4. `filesystem`: the file system of a file
-//! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, capabilities of a file
-//!    system, and an open file as a `SpaceFile`
-//! 6. `assign`, `partial`: layers below existing files, and partial files
+//! 5. `destination`, `devices`, `exclusion`, `fast_zeroing`, `space_file`: names, devices below a
+//!    file, leases, capabilities of a disk, and an open file as a `SpaceFile`
+//! 6. `assign`, `partial`, `probe`: layers below existing files, partial files, and
+//!    capabilities of a file system
 //! 7. `materialize`: existing files
 //! 8. `create`: creation of files
 
@@ -45,10 +46,12 @@ mod assign;
 mod create;
 mod destination;
 mod detached;
+mod devices;
 mod dig;
 mod directory;
 mod disk;
 mod exclusion;
+mod fast_zeroing;
 mod file;
 mod filesystem;
 mod holders;
@@ -67,6 +70,7 @@ pub use assign::{AssignReport, Reach, assign, assign_file, zero_through};
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create, create_filled};
 pub use destination::Durable;
 pub use detached::{HELPER, help, use_helper};
+pub use devices::{DeviceBelow, devices_below};
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
 pub use directory::{Directory, Existing, path_of_open};
 pub use disk::DiskLimits;
@@ -78,9 +82,12 @@ pub use extant_provision::{
 pub use extant_space::SharedRate;
 pub use extant_sys::direct::DirectIo;
 pub use extant_sys::extents::MapSource;
+pub use fast_zeroing::{FastZeroing, VirtioBlk};
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use holders::{Holder, describe as describe_holders, holders};
 pub use materialize::{MaterializeOptions, materialize, materialize_file};
-pub use probe::{ModeResult, ProbeReport, probe};
+pub use probe::{
+    DeviceProbe, FileProbe, LayerProbes, ModeResult, ProbeReport, probe, probe_through,
+};
 pub use removal::remove_soon;

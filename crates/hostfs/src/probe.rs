@@ -3,6 +3,8 @@
 //! Everything is tried on scratch files without a name (`O_TMPFILE`; where that is
 //! missing, with a name that is removed at once), so that nothing is left behind.
 
+mod through;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,8 @@ use crate::disk::DiskLimits;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, parent_of};
 use crate::scratch::Scratch;
+
+pub use self::through::{DeviceProbe, FileProbe, LayerProbes};
 
 const SCRATCH: u64 = 4 << 20;
 
@@ -54,6 +58,19 @@ pub struct ProbeReport {
     pub plan: Option<Plan>,
     /// Why `create` would refuse a written file here.
     pub refusal: Option<String>,
+    /// The layers below, of [`probe_through`].
+    #[serde(flatten)]
+    pub through: Option<LayerProbes>,
+}
+
+/// [`probe`], and the abilities of each layer below `path`.
+///
+/// # Errors
+/// As [`probe`].
+pub fn probe_through(path: &Path) -> Result<ProbeReport> {
+    let mut report = probe(path)?;
+    report.through = Some(through::below(path, &report)?);
+    Ok(report)
 }
 
 /// Probes the file system at `path`. `path` is a directory, or a file (or the name of one to be) in
@@ -74,6 +91,7 @@ pub fn probe(path: &Path) -> Result<ProbeReport> {
         has_nocow: false,
         plan: None,
         refusal: None,
+        through: None,
         filesystem,
     };
     if let Err(error) = try_out(&scratch, &mut report) {

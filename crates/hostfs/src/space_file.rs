@@ -109,7 +109,7 @@ impl SpaceFile for HostFile {
     ) -> Result<ControlFlow<()>> {
         let fail = |source| self.error(source).during("map").in_range(at.range);
         let stack = Stack::below(self.as_file()).map_err(fail)?;
-        if stack.layers.is_empty() {
+        if stack.files().is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
         let mut places = Vec::new();

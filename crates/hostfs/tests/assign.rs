@@ -90,6 +90,7 @@ fn assign_allocates_every_layer_keeps_data_and_does_nothing_again() {
         (Filesystem::Ext4, DirectIo::Off),
         (Filesystem::Ext4, DirectIo::On),
         (Filesystem::Xfs, DirectIo::Off),
+        (Filesystem::Xfs, DirectIo::On),
     ] {
         require!(
             requires::root(),
@@ -169,13 +170,12 @@ fn assign_follows_partitions_and_offsets_of_loop_devices() {
     check(&device, "by-offset");
     drop(guard);
     let mut losetup = tool("losetup");
-    losetup.args(["--find", "--show", "--partscan"]).arg(&disk);
-    let node = text(&mut losetup).unwrap();
+    let node = text(losetup.args(["--find", "--show"]).arg(&disk)).unwrap();
     let guard = Detach(PathBuf::from(node.trim_end()));
-    let partition = PathBuf::from(format!("{}p1", node.trim_end()));
     // Announced to the kernel, which need not know any kind of partition table.
     let mut addpart = tool("addpart");
-    must(addpart.arg(node.trim_end()).args(["1", "20480", "409600"]));
+    must(addpart.arg(&guard.0).args(["1", "20480", "409600"]));
+    let partition = PathBuf::from(format!("{}p1", node.trim_end()));
     check(&partition, "by-partition");
     drop(guard);
 }
@@ -291,19 +291,108 @@ fn materialize_through_the_layers_writes_each_of_them_and_keeps_data() {
 }
 
 #[test]
-fn layer_that_is_not_known_is_refused_by_name_before_anything_changes() {
-    for filesystem in [Filesystem::Btrfs, Filesystem::Tmpfs] {
-        require!(requires::root(), filesystem.requirement());
-        let scratch = Scratch::new(filesystem, filesystem.size_bytes_min().max(64 * MIB));
-        let path = scratch.path().join("file");
-        File::create(&path).unwrap().set_len(MIB).unwrap();
-        let error = assigned(&path).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        let said = error.to_string();
-        assert!(said.contains(&filesystem.to_string()), "{said}");
-        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
-        assert_eq!(blocks, 0);
+fn materialize_writes_all_of_three_layers() {
+    for direct_io in [DirectIo::Off, DirectIo::On] {
+        require!(
+            requires::root(),
+            Filesystem::Ext4.requirement(),
+            requires::tool("mke2fs"),
+            requires::tool("filefrag"),
+            requires::disk_below_temporary_files()
+        );
+        let outer = Scratch::new(Filesystem::Ext4, 512 * MIB);
+        let middle = level(&outer, 320 * MIB, direct_io);
+        let inner = level(&middle, 192 * MIB, direct_io);
+        let file = inner.path().join("file");
+        let data = sparse_with_data(&file);
+        let through = MaterializeOptions {
+            reach: Reach::Layers,
+            ..MaterializeOptions::default()
+        };
+        control(|control| materialize(&file, &through, control)).unwrap();
+        let files = [&inner, &middle, &outer].map(|level| level.backing_file().unwrap());
+        let files = [&[&*file], &files[..]].concat();
+        for (depth, layer) in layers_by_filefrag(&files).iter().enumerate() {
+            let written = bytes_in(layer, ExtentState::Written);
+            assert_eq!(written, FILE_BYTES, "layer {depth}, {direct_io:?}");
+        }
+        assert_contents(&file, &data);
     }
+}
+
+#[test]
+fn layer_that_may_not_be_changed_is_named_before_anything_changes() {
+    require!(
+        requires::root(),
+        Filesystem::Ext4.requirement(),
+        requires::tool("mke2fs"),
+        requires::tool("chattr"),
+        requires::disk_below_temporary_files()
+    );
+    let outer = Scratch::new(Filesystem::Ext4, 128 * MIB);
+    let inner = level(&outer, 96 * MIB, DirectIo::Off);
+    let path = inner.path().join("file");
+    File::create(&path).unwrap().set_len(FILE_BYTES).unwrap();
+    let backing = inner.backing_file().unwrap();
+    must(tool("chattr").arg("+i").arg(backing));
+    let refused = assigned(&path);
+    let allocated = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+    must(tool("chattr").arg("-i").arg(backing));
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains(backing.to_str().unwrap()), "{error}");
+    assert_eq!(allocated, 0);
+    assigned(&path).unwrap();
+}
+
+#[test]
+fn shared_space_below_is_reported_by_assign_and_refused_by_materialize() {
+    require!(
+        requires::root(),
+        Filesystem::Xfs.requirement(),
+        requires::tool("mke2fs"),
+        requires::tool("filefrag"),
+        requires::tool("cp"),
+        requires::disk_below_temporary_files()
+    );
+    let outer = Scratch::new(Filesystem::Xfs, 512 * MIB);
+    let inner = level(&outer, 160 * MIB, DirectIo::Off);
+    let path = inner.path().join("file");
+    let data = sparse_with_data(&path);
+    let backing = inner.backing_file().unwrap();
+    let copy = outer.path().join("copy");
+    must(tool("cp").arg("--reflink=always").args([backing, &copy]));
+    let reported = assigned(&path).unwrap();
+    let below = layers_by_filefrag(&[&path, backing]).remove(1);
+    let shared = below
+        .iter()
+        .filter(|extent| extent.flags.contains(extant_space::ExtentFlags::SHARED));
+    let shared: u64 = shared.map(|extent| extent.logical.len()).sum();
+    assert!(shared >= 3 * MIB, "{shared}");
+    assert_eq!(reported[0].shared_bytes, shared);
+    assert_eq!(bytes_in(&below, ExtentState::Hole), 0);
+    let through = MaterializeOptions {
+        reach: Reach::Layers,
+        ..MaterializeOptions::default()
+    };
+    let refused = control(|control| materialize(&path, &through, control)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CopyOnWrite, "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains(backing.to_str().unwrap()), "{said}");
+    assert_contents(&path, &data);
+}
+
+#[test]
+fn layer_that_is_not_known_is_refused_by_name_before_anything_changes() {
+    let filesystem = Filesystem::Btrfs;
+    require!(requires::root(), filesystem.requirement());
+    let scratch = Scratch::new(filesystem, filesystem.size_bytes_min().max(64 * MIB));
+    let path = scratch.path().join("file");
+    File::create(&path).unwrap().set_len(MIB).unwrap();
+    let error = assigned(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("btrfs"), "{error}");
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+    assert_eq!(blocks, 0);
 }
 
 #[test]

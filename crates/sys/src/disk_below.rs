@@ -22,7 +22,7 @@ use crate::extents::{self, MapSource};
 use crate::fiemap::Flush;
 use crate::mounted;
 use crate::mounts::Mount;
-use crate::stack::{Bottom, Stack, StackLayer};
+use crate::stack::{DeviceKind, Stack, StackDevice};
 use crate::write_out::{WriteOut, write_out};
 
 /// Mounts of Extant over each other that are followed.
@@ -33,8 +33,37 @@ const MOUNTS_MAX: usize = 8;
 pub struct DiskBelow {
     /// In sysfs.
     directory: PathBuf,
-    /// From the top down; empty where the caller's requests reach the disk by themselves.
-    files: Vec<StackLayer>,
+    /// The given file, and the image of each mount of Extant below it, from the top down; empty
+    /// where the caller's requests reach the disk by themselves.
+    roots: Vec<Root>,
+}
+
+/// A file, and the layers that the kernel shows below it.
+#[derive(Debug)]
+struct Root {
+    file: File,
+    map: MapSource,
+    stack: Stack,
+}
+
+impl Root {
+    fn of(file: File) -> io::Result<Self> {
+        Ok(Self {
+            map: MapSource::of(&file)?,
+            stack: Stack::below(&file)?,
+            file,
+        })
+    }
+
+    /// The file of a mount of Extant, if one is among the layers.
+    fn on_a_mount(&self) -> Option<&File> {
+        if self.map == MapSource::ExtantMount {
+            return Some(&self.file);
+        }
+        let files = self.stack.files().into_iter();
+        let mut on_mounts = files.filter(|file| file.map == MapSource::ExtantMount);
+        on_mounts.next().map(|file| &file.file)
+    }
 }
 
 impl DiskBelow {
@@ -45,35 +74,35 @@ impl DiskBelow {
         disk::transferred_bytes(&directory)?;
         Some(Self {
             directory,
-            files: Vec::new(),
+            roots: Vec::new(),
         })
     }
 
     /// The disk below `file`, a regular file or a block device, which may be on a mount of Extant.
+    /// Of a volume over several disks it is the last one.
     ///
     /// # Errors
     /// `Unsupported` with the reason where no disk is known; those of opening the image of a mount.
     pub fn of_file(file: File) -> io::Result<Self> {
-        let mut files = vec![StackLayer::whole(file, PathBuf::new())?];
+        let mut roots = vec![Root::of(file)?];
         for _ in 0..MOUNTS_MAX {
-            let last = files.last().expect("there is a first one");
-            let stack = Stack::below(&last.file)?;
-            files.extend(stack.layers);
-            let last = files.last().expect("there is a first one");
-            if last.map == MapSource::ExtantMount {
-                let image = image_of_mount(&last.file)?;
-                files.push(image);
+            let last = roots.last().expect("there is a first one");
+            if let Some(file) = last.on_a_mount() {
+                let image = image_of_mount(file)?;
+                roots.push(image);
                 continue;
             }
-            let found = stack.device.and_then(Self::of_device);
-            return match (found, stack.bottom) {
-                (Some(disk), _) => Ok(Self { files, ..disk }),
-                (None, Bottom::Disk(path)) => {
-                    Err(unsupported(format!("{} has no counters", path.display())))
-                }
-                (None, Bottom::Unknown { name, reason }) => {
-                    Err(unsupported(format!("{name}: {reason}")))
-                }
+            let stack = &last.stack;
+            let files = stack.files().into_iter().map(|file| &file.device);
+            let devices: Vec<&StackDevice> = std::iter::once(&stack.device)
+                .chain(files)
+                .flat_map(StackDevice::down_to_files)
+                .collect();
+            let lowest = devices.iter().rev();
+            let mut disks = lowest.filter_map(|device| Self::of_device(device.number?));
+            return match disks.next() {
+                Some(disk) => Ok(Self { roots, ..disk }),
+                None => Err(unsupported(missing_disk(stack))),
             };
         }
         Err(unsupported(format!(
@@ -92,53 +121,81 @@ impl DiskBelow {
         disk::transferred_bytes(&self.directory)
     }
 
-    /// Waits until what is cached of `range`, bytes of the file that was given, is on the disk. It
-    /// is not durable: the disk may have a cache.
+    /// Waits until the cached data of `range`, bytes of the given file, is on the disk. It is not
+    /// durable: the disk may have a cache.
     ///
     /// # Errors
     /// Those of the write-out, which a later sync reports as well, and of the extent maps.
     pub fn write_out(&self, range: ByteRange) -> io::Result<()> {
-        let Some((first, lower)) = self.files.split_first() else {
-            return Ok(());
-        };
-        write_out_layers(first, lower, range)
+        match self.roots.split_first() {
+            None => Ok(()),
+            Some((first, below)) => {
+                write_out_layers(&first.file, first.map, &first.stack.device, below, range)
+            }
+        }
     }
 }
 
-fn write_out_layers(upper: &StackLayer, lower: &[StackLayer], range: ByteRange) -> io::Result<()> {
-    write_out(&upper.file, range, WriteOut::Finish)?;
-    let Some((next, rest)) = lower.split_first() else {
-        return Ok(());
+fn missing_disk(stack: &Stack) -> String {
+    let ends = stack.ends();
+    let Some(end) = ends.first() else {
+        return "there is no disk".to_owned();
     };
-    if upper.file.metadata()?.file_type().is_block_device() {
-        return match next.place(range) {
-            Some(place) => write_out_layers(next, rest, place),
-            None => Ok(()),
-        };
+    match &end.kind {
+        DeviceKind::Unknown { reason } => format!("{}: {reason}", end.name),
+        DeviceKind::Memory => format!("{} is in memory", end.name),
+        _ => format!("{} has no counters", end.name),
+    }
+}
+
+/// Writes out `range` of `file`, which is on `device`, then the places that store it. `below` are
+/// the images of mounts of Extant further down.
+fn write_out_layers(
+    file: &File,
+    map: MapSource,
+    device: &StackDevice,
+    below: &[Root],
+    range: ByteRange,
+) -> io::Result<()> {
+    write_out(file, range, WriteOut::Finish)?;
+    let lower = |range: ByteRange| {
+        let visited = device.for_each_place(range, &mut |lower, place, _| {
+            write_out_layers(&lower.file, lower.map, &lower.device, below, place)?;
+            Ok(ControlFlow::Continue(()))
+        });
+        visited.map(drop)
+    };
+    if file.metadata()?.file_type().is_block_device() {
+        return lower(range);
     }
     let mut places = Vec::new();
-    // After the write-out all of the range has its place; the rest of the file is left alone.
-    extents::for_each_after(&upper.file, upper.map, Flush::No, range, &mut |extent| {
-        let place = extent.clip(range).and_then(|extent| {
-            let physical = ByteRange::at(extent.physical?, extent.logical.len())?;
-            next.place(physical)
-        });
+    // After the write-out all of the range is allocated; the rest of the file is left alone.
+    extents::for_each_after(file, map, Flush::No, range, &mut |extent| {
+        let place = extent
+            .clip(range)
+            .and_then(|extent| ByteRange::at(extent.physical?, extent.logical.len()));
         places.extend(place);
         ControlFlow::Continue(())
     })?;
-    places
-        .into_iter()
-        .try_for_each(|place| write_out_layers(next, rest, place))
+    match below.split_first() {
+        Some((image, below)) if map == MapSource::ExtantMount => {
+            places.into_iter().try_for_each(|place| {
+                let device = &image.stack.device;
+                write_out_layers(&image.file, image.map, device, below, place)
+            })
+        }
+        _ => places.into_iter().try_for_each(lower),
+    }
 }
 
 /// The image that a mount of Extant shows, which has the places of the map of `file`.
-fn image_of_mount(file: &File) -> io::Result<StackLayer> {
+fn image_of_mount(file: &File) -> io::Result<Root> {
     if mounted::probe(file)?.is_none() {
         return Err(unsupported("the mount is gone".to_owned()));
     }
     let mount = Mount::of(file).ok_or_else(|| unsupported("the mount is not seen".to_owned()))?;
     let source = mount.source;
-    let opened = open_image(&source).and_then(|image| StackLayer::whole(image, source.clone()));
+    let opened = open_image(&source).and_then(Root::of);
     opened.map_err(|error| {
         let shown = source.display();
         let detail = format!("the image {shown} of the mount cannot be opened: {error}");

@@ -2,13 +2,15 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `range_lock`,
-//!    `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and off; extent maps;
-//!    whether two paths are one file; inherited descriptors; ioctls of a mount of Extant; tables of
-//!    mounts; open file description locks, as QEMU uses them; waiting for locks of other
-//!    processes; write-out of cached data
-//! 2. `call`, `extents`, `loop_device`: one system call with the memory that it uses; sources of
-//!    the extent map; which loop device has a file as its backing file
+//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `nvme`,
+//!    `range_lock`, `scsi`, `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and
+//!    off; extent maps; whether two paths are one file; inherited descriptors; ioctls of a mount of
+//!    Extant; tables of mounts; properties of NVMe namespaces; open file description locks, as
+//!    QEMU uses them; properties of SCSI disks; waiting for locks of other processes; write-out of
+//!    cached data
+//! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
+//!    uses; tables of the device mapper; sources of the extent map; which loop device has a file as
+//!    its backing file
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
 //! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
 //!    layers below a file
@@ -22,6 +24,7 @@ pub mod buffer;
 pub mod call;
 #[cfg(test)]
 mod call_list;
+pub mod device_mapper;
 pub mod direct;
 pub mod disk;
 pub mod disk_below;
@@ -32,9 +35,11 @@ pub mod inherited;
 pub mod loop_device;
 pub mod mounted;
 pub mod mounts;
+pub mod nvme;
 pub mod queue;
 pub mod range_lock;
 pub mod ring;
+pub mod scsi;
 pub mod stack;
 pub mod wait;
 pub mod write_out;

@@ -1,64 +1,107 @@
-//! The layers below a file on the running system: partitions, loop devices, and the files that
-//! those are over, down to a disk.
+//! The layers below a file on the running system: partitions, loop devices, volumes and arrays, and
+//! the files that those are over, down to disks.
 //!
 //! Known are file systems whose extent map shows places on their block device (ext2, ext3, ext4,
-//! XFS), partitions, and loop devices without encryption. Everything else ends the stack, with the
-//! reason.
+//! XFS), partitions, loop devices without encryption, and devices whose places never change: linear
+//! and striped targets of the device mapper (thick volumes of LVM), and the arrays linear, raid0
+//! and raid1 of md. Below tmpfs is memory. Everything else ends the stack, with the reason.
+//!
+//! Model: a device is a list of segments over members. A byte of a mirror is stored by each member:
+//! all copies are visited. What stores a range is a tree: one file may be in several places of it.
 
-use std::fs::{self, File, OpenOptions};
+mod array;
+mod discover;
+mod mapper;
+mod segment;
+
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use extant_space::{ByteRange, Extent, LayerRange, LayerVisitor};
 
+use self::segment::Segment;
 use crate::extents::{self, MapSource};
-use crate::identity::Identity;
-use crate::mounts::Mount;
-use crate::{disk, loop_device};
 
 const SECTOR_BYTES: u64 = 512;
-/// Linux has no more levels than this of block devices over each other.
-const LAYERS_MAX: usize = 16;
 
-/// A file that stores a block device.
+/// The layers below a file.
 #[derive(Debug)]
-pub struct StackLayer {
+pub struct Stack {
+    /// The device that the file is on, or that it is.
+    pub device: StackDevice,
+}
+
+/// A block device.
+#[derive(Debug)]
+pub struct StackDevice {
+    /// A path in `/dev`; of what is not known it may be the name of a file system.
+    pub name: String,
+    /// Its number, where it is a block device.
+    pub number: Option<u64>,
+    /// Its kind.
+    pub kind: DeviceKind,
+    segments: Vec<Segment>,
+    /// The devices and the file that store its bytes.
+    pub members: Vec<Member>,
+}
+
+/// Kinds of block devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The lowest layer that the system shows.
+    Disk,
+    /// The memory that tmpfs is in.
+    Memory,
+    /// A partition of a disk.
+    Partition,
+    /// A loop device.
+    Loop,
+    /// Made by the device mapper.
+    Mapper {
+        /// Types of its targets, each once.
+        targets: Vec<String>,
+    },
+    /// Made by md.
+    Array {
+        /// `raid1`.
+        level: String,
+    },
+    /// The layers end here, with nothing known below.
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A store of bytes of a device.
+#[derive(Debug)]
+pub enum Member {
+    /// Another device.
+    Device(StackDevice),
+    /// A file.
+    File(StackFile),
+}
+
+/// A file that stores bytes of a block device.
+#[derive(Debug)]
+pub struct StackFile {
+    /// Number of the file in the stack: its place in [`Stack::files`].
+    pub index: usize,
     /// Open for reading.
     pub file: File,
     /// The path by which it was opened.
     pub path: PathBuf,
     /// Source of its extent map.
     pub map: MapSource,
-    /// Difference between an offset in the file and the offset on the device above.
-    shift_bytes: u64,
+    /// The device that it is on.
+    pub device: StackDevice,
 }
 
-/// End of the known layers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bottom {
-    /// At a disk.
-    Disk(PathBuf),
-    /// At something below which nothing is known.
-    Unknown {
-        /// A path in `/dev`, or the name of a file system.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-}
-
-/// The layers below a file.
-#[derive(Debug)]
-pub struct Stack {
-    /// From the top down.
-    pub layers: Vec<StackLayer>,
-    /// The end below the last of them.
-    pub bottom: Bottom,
-    /// Number of the lowest block device that is known.
-    pub device: Option<u64>,
-}
+/// Receives a file, bytes of it, and the first byte of the device that is stored there.
+type PlaceVisitor<'s, 'v> =
+    dyn FnMut(&'s StackFile, ByteRange, u64) -> io::Result<ControlFlow<()>> + 'v;
 
 impl Stack {
     /// The layers below `file`, a regular file or a block device.
@@ -66,32 +109,33 @@ impl Stack {
     /// # Errors
     /// Those of `fstat` and `fstatfs`. A layer that cannot be looked into ends the stack.
     pub fn below(file: &File) -> io::Result<Self> {
-        let mut layers: Vec<StackLayer> = Vec::new();
-        let mut lowest = None;
-        loop {
-            let upper = layers.last().map_or(file, |layer| &layer.file);
-            let (bottom, device) = match next(upper)? {
-                Below::File(..) if layers.len() == LAYERS_MAX => {
-                    let reason = format!("it has more than {LAYERS_MAX} layers");
-                    (unknown("the stack", &reason), None)
-                }
-                Below::File(layer, device) => {
-                    layers.push(layer);
-                    lowest = Some(device);
-                    continue;
-                }
-                Below::End(bottom, device) => (bottom, device),
-            };
-            return Ok(Self {
-                layers,
-                bottom,
-                device: device.or(lowest),
-            });
-        }
+        discover::device_below(file).map(|device| Self { device })
     }
 
-    /// Visits the extents of all layers that store `at`, bytes of the device on which the file at
-    /// the top of the stack is, until `visit` breaks. `at.depth` is the number of the first layer.
+    /// All files below, each before those below it.
+    pub fn files(&self) -> Vec<&StackFile> {
+        let mut files = Vec::new();
+        self.device.add_all_files(&mut files);
+        files
+    }
+
+    /// The places where the layers end.
+    pub fn ends(&self) -> Vec<&StackDevice> {
+        let mut ends: Vec<&StackDevice> = Vec::new();
+        let devices = self.files().into_iter().map(|file| &file.device);
+        for device in std::iter::once(&self.device).chain(devices) {
+            for device in device.down_to_files() {
+                let is_new = ends.iter().all(|end| end.name != device.name);
+                if device.members.is_empty() && is_new {
+                    ends.push(device);
+                }
+            }
+        }
+        ends
+    }
+
+    /// Visits the extents of all layers that store `at`, bytes of the device, until `visit` breaks.
+    /// `at.depth` is the number of the first layer.
     ///
     /// # Errors
     /// Those of the extent maps.
@@ -100,206 +144,141 @@ impl Stack {
         at: LayerRange,
         visit: &mut LayerVisitor<'_>,
     ) -> io::Result<ControlFlow<()>> {
-        visit_layers(&self.layers, at, visit)
+        self.device.visit_layers(at, visit)
     }
 }
 
-impl StackLayer {
-    /// A file whose bytes are those of the device above.
-    pub(crate) fn whole(file: File, path: PathBuf) -> io::Result<Self> {
-        let map = MapSource::of(&file)?;
-        Ok(Self {
-            file,
-            path,
-            map,
-            shift_bytes: 0,
-        })
+impl StackDevice {
+    fn disk(name: String, number: u64) -> Self {
+        Self {
+            name,
+            number: Some(number),
+            kind: DeviceKind::Disk,
+            segments: Vec::new(),
+            members: Vec::new(),
+        }
     }
 
-    /// The bytes of the file that store `range` of the device above.
-    pub fn place(&self, range: ByteRange) -> Option<ByteRange> {
-        ByteRange::at(range.start().checked_add(self.shift_bytes)?, range.len())
+    fn memory(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            number: None,
+            kind: DeviceKind::Memory,
+            segments: Vec::new(),
+            members: Vec::new(),
+        }
     }
-}
 
-fn visit_layers(
-    layers: &[StackLayer],
-    at: LayerRange,
-    visit: &mut LayerVisitor<'_>,
-) -> io::Result<ControlFlow<()>> {
-    let Some((layer, rest)) = layers.split_first() else {
-        return Ok(ControlFlow::Continue(()));
-    };
-    let Some(range) = layer.place(at.range) else {
-        return Ok(ControlFlow::Continue(()));
-    };
-    let at = LayerRange { range, ..at };
-    let name = layer.path.to_string_lossy();
-    let mut flow = ControlFlow::Continue(());
-    let mut failed = Ok(());
-    extents::for_each(&layer.file, layer.map, range, &mut |extent: Extent| {
-        let Some(extent) = extent.clip(range) else {
-            return ControlFlow::Continue(());
-        };
-        flow = visit(&at.extent(&name, extent));
-        if flow.is_continue()
-            && let Some(below) = at.below(&extent)
-        {
-            match visit_layers(rest, below, visit) {
-                Ok(found) => flow = found,
-                Err(error) => {
-                    failed = Err(error);
-                    flow = ControlFlow::Break(());
+    fn unknown(name: &str, number: Option<u64>, reason: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            number,
+            kind: DeviceKind::Unknown {
+                reason: reason.into(),
+            },
+            segments: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
+    /// This device and those below it, above the next files, and the disks.
+    pub fn down_to_files(&self) -> Vec<&Self> {
+        let mut devices = vec![self];
+        for member in &self.members {
+            if let Member::Device(device) = member {
+                devices.extend(device.down_to_files());
+            }
+        }
+        devices
+    }
+
+    fn add_all_files<'s>(&'s self, files: &mut Vec<&'s StackFile>) {
+        for member in &self.members {
+            match member {
+                Member::Device(device) => device.add_all_files(files),
+                Member::File(file) => {
+                    files.push(file);
+                    file.device.add_all_files(files);
                 }
             }
         }
-        flow
-    })?;
-    failed.map(|()| flow)
-}
+    }
 
-enum Below {
-    /// With the number of the block device that it stores.
-    File(StackLayer, u64),
-    /// With the number of the block device there, if there is one.
-    End(Bottom, Option<u64>),
-}
-
-/// The next layer below `file`.
-fn next(file: &File) -> io::Result<Below> {
-    let metadata = file.metadata()?;
-    let device = if metadata.file_type().is_block_device() {
-        metadata.rdev()
-    } else if let Some(unknown) = check_file_system(file)? {
-        // A number of a subvolume or a server is none of a device; the mount may name one.
-        let device = match metadata.dev() {
-            own if rustix::fs::major(own) == 0 => {
-                Mount::of(file).as_ref().and_then(Mount::block_device)
+    /// Visits the bytes of the next files below that store `range` of the device, in its order and
+    /// until `visit` breaks.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn for_each_place<'s>(
+        &'s self,
+        range: ByteRange,
+        visit: &mut PlaceVisitor<'s, '_>,
+    ) -> io::Result<ControlFlow<()>> {
+        for segment in &self.segments {
+            let flow =
+                segment.for_each_piece(range, &mut |piece| match &self.members[piece.member] {
+                    Member::File(file) => visit(file, piece.range, piece.device_start),
+                    Member::Device(device) => {
+                        let begin = piece.range.start();
+                        device.for_each_place(piece.range, &mut |file, range, start| {
+                            visit(file, range, piece.device_start + (start - begin))
+                        })
+                    }
+                })?;
+            if flow.is_break() {
+                return Ok(flow);
             }
-            own => Some(own),
-        };
-        return Ok(Below::End(unknown, device));
-    } else {
-        metadata.dev()
-    };
-    Ok(below_device(device))
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> io::Result<ControlFlow<()>> {
+        self.for_each_place(at.range, &mut |file, range, start| {
+            let top_start = at.top_start + (start - at.range.start());
+            let depth = at.depth;
+            file.visit_layers(
+                LayerRange {
+                    depth,
+                    top_start,
+                    range,
+                },
+                visit,
+            )
+        })
+    }
 }
 
-/// The end of the stack at a file system whose map shows no places on its block device.
-fn check_file_system(file: &File) -> io::Result<Option<Bottom>> {
-    /// linux/magic.h: of ext2, ext3 and ext4, and of XFS.
-    const KNOWN: [u64; 2] = [0xEF53, 0x5846_5342];
-    // The width of the field depends on the architecture.
-    #[allow(clippy::unnecessary_cast)]
-    let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
-    let mount = Mount::of(file);
-    let name = mount
-        .as_ref()
-        .map_or("the file system", |mount| &*mount.fs_type);
-    if !KNOWN.contains(&magic) {
-        let reason = "its map shows no places on a block device";
-        return Ok(Some(unknown(name, reason)));
-    }
-    let has_other_devices = |option: &String| option.starts_with("rtdev=");
-    if mount.is_some_and(|mount| mount.options.iter().any(has_other_devices)) {
-        return Ok(Some(unknown("xfs", "it has a second device (rtdev)")));
-    }
-    Ok(None)
-}
-
-/// The next layer below the block device with number `device`.
-fn below_device(mut device: u64) -> Below {
-    let mut shift_bytes = 0_u64;
-    for _ in 0..LAYERS_MAX {
-        let Some(sysfs) = disk::node(device) else {
-            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            let name = format!("device {major}:{minor}");
-            return Below::End(unknown(&name, "is no block device"), None);
-        };
-        let name = sysfs.file_name().unwrap_or_default();
-        let path = Path::new("/dev").join(name);
-        let shown = path.display().to_string();
-        let end = |reason: &str| Below::End(unknown(&shown, reason), Some(device));
-        if sysfs.join("partition").exists() {
-            let start = disk::number(&sysfs.join("start"));
-            let whole = sysfs.parent().and_then(loop_device::device_number);
-            let (Some(start), Some(whole)) = (start, whole) else {
-                return end("its start is not known");
+impl StackFile {
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> io::Result<ControlFlow<()>> {
+        let name = self.path.to_string_lossy();
+        let mut flow = ControlFlow::Continue(());
+        let mut failed = Ok(());
+        extents::for_each(&self.file, self.map, at.range, &mut |extent: Extent| {
+            let Some(extent) = extent.clip(at.range) else {
+                return ControlFlow::Continue(());
             };
-            shift_bytes += start * SECTOR_BYTES;
-            device = whole;
-            continue;
-        }
-        if sysfs.join("dm").is_dir() {
-            return end("is made by the device mapper");
-        }
-        if sysfs.join("md").is_dir() {
-            return end("is an array (md)");
-        }
-        if !sysfs.join("loop").is_dir() {
-            return Below::End(Bottom::Disk(path), Some(device));
-        }
-        let backing = match loop_device::backing(&path, device) {
-            Ok(backing) => backing,
-            Err(error) => return end(&format!("does not show its file: {error}")),
-        };
-        if backing.is_encrypted {
-            return end("is encrypted");
-        }
-        shift_bytes += backing.offset_bytes;
-        match backing.identity {
-            Identity::Disk(disk) => device = disk,
-            file => {
-                let named = fs::read_to_string(sysfs.join("loop/backing_file"));
-                let named = named.map(|text| PathBuf::from(text.trim_end_matches('\n')));
-                return match named.and_then(|path| open_as(&path, file)) {
-                    Ok(layer) => Below::File(
-                        StackLayer {
-                            shift_bytes,
-                            ..layer
-                        },
-                        device,
-                    ),
-                    Err(error) => end(&format!("its file cannot be opened here: {error}")),
-                };
+            flow = visit(&at.extent(&name, extent));
+            if flow.is_continue()
+                && let Some(below) = at.below(&extent)
+            {
+                match self.device.visit_layers(below, visit) {
+                    Ok(found) => flow = found,
+                    Err(error) => {
+                        failed = Err(error);
+                        flow = ControlFlow::Break(());
+                    }
+                }
             }
-        }
+            flow
+        })?;
+        failed.map(|()| flow)
     }
-    Below::End(
-        unknown("the stack", "has too many block devices over each other"),
-        Some(device),
-    )
-}
-
-fn unknown(name: &str, reason: &str) -> Bottom {
-    Bottom::Unknown {
-        name: name.to_owned(),
-        reason: reason.to_owned(),
-    }
-}
-
-/// Opens `path`, which must be the file `wanted`.
-fn open_as(path: &Path, wanted: Identity) -> io::Result<StackLayer> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    let found = Identity::File {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-    };
-    if found != wanted {
-        return Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("{} is another file", path.display()),
-        ));
-    }
-    let map = MapSource::of(&file)?;
-    Ok(StackLayer {
-        file,
-        path: path.to_path_buf(),
-        map,
-        shift_bytes: 0,
-    })
 }

@@ -118,7 +118,7 @@ fn recipe() -> Recipe {
     let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
     Recipe {
         directory: chosen.unwrap_or_else(|| lab::directory().join("guest")),
-        version: "2: trixie with nbd-client, kernel and QEMU of its backports",
+        version: "3: trixie with nbd-client, lvm2 and mdadm, kernel and QEMU of its backports",
     }
 }
 

@@ -13,4 +13,4 @@ pub mod qemu;
 pub use bytes::{allocated_bytes, assert_same_bytes, assert_zeros, sha256};
 pub use e2fsck::{E2fsck, assert_e2fsck_clean, e2fsck};
 pub use e4defrag::{Defrag, e4defrag};
-pub use filefrag::{FileMap, filefrag, filefrag_count};
+pub use filefrag::{FileMap, filefrag, filefrag_count, filefrag_map};

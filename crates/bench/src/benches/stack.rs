@@ -3,7 +3,8 @@
 //!
 //! Memory, ext4, a file in it, a loop device, ext4, a file in it; once more with three levels. The
 //! file systems are the engine's, in this process. The peer is the kernel's stack of the same
-//! sizes, unchanged and with the allocation passed down manually. Every sample has a new stack.
+//! sizes, unchanged and with the allocation passed down by `extant assign`, over a direct and a
+//! buffered loop device. Every sample has a new stack.
 //!
 //! The *pieces* of a file are its physically contiguous runs, as `filefrag` counts them. For the
 //! files below, only the ranges that hold the program's file count.
@@ -13,19 +14,21 @@ mod kernel;
 mod pieces;
 mod program;
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 use extant_blockdev::{OperationKind, StatisticsSnapshot};
 use extant_ext4::Assign;
 use extant_space::{ByteSize, SpaceFile};
+use extant_testkit::scratch::DirectIo;
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds};
 use crate::goal::Goal;
 use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::table::{Table, median, number, spread};
-use kernel::Passing;
+use kernel::{Passing, Variant};
 use program::Times;
 
 const GIB: u64 = 1 << 30;
@@ -44,6 +47,7 @@ const MKFS: &[&str] = &[
 
 const PIECES_GOAL: &str = "backing-extents";
 const DEEP_PIECES_GOAL: &str = "backing-extents-3-levels";
+const KERNEL_PIECES_GOAL: &str = "kernel-backing-extents";
 const ADDED_GOAL: &str = "extents-added";
 const TIME_GOAL: &str = "off-over-assign";
 
@@ -95,7 +99,7 @@ struct Subject {
 #[derive(Clone, Copy)]
 enum Kind {
     Engine { levels: usize, assign: Assign },
-    Kernel(Passing),
+    Kernel(Variant),
 }
 
 const OFF: Subject = engine("engine, off", 2, Assign::Off);
@@ -103,17 +107,33 @@ const ON: Subject = engine("engine, assign", 2, Assign::Try);
 const REQUIRED: Subject = engine("engine, assign required", 2, Assign::Require);
 const DEEP_OFF: Subject = engine("engine, 3 levels, off", 3, Assign::Off);
 const DEEP_ON: Subject = engine("engine, 3 levels, assign", 3, Assign::Try);
-const KERNEL_OFF: Subject = kernel("kernel, off", Passing::Off);
-const KERNEL_ON: Subject = kernel("kernel, passed manually", Passing::ByHand);
-const SUBJECTS: [Subject; 7] = [OFF, ON, REQUIRED, DEEP_OFF, DEEP_ON, KERNEL_OFF, KERNEL_ON];
+const KERNEL_OFF: Subject = kernel("kernel, off", Passing::Off, DirectIo::On);
+const KERNEL_ON: Subject = kernel("kernel, extant assign", Passing::Assign, DirectIo::On);
+const BUFFERED_OFF: Subject = kernel("kernel, buffered, off", Passing::Off, DirectIo::Off);
+const BUFFERED_ON: Subject = kernel(
+    "kernel, buffered, extant assign",
+    Passing::Assign,
+    DirectIo::Off,
+);
+const SUBJECTS: [Subject; 9] = [
+    OFF,
+    ON,
+    REQUIRED,
+    DEEP_OFF,
+    DEEP_ON,
+    KERNEL_OFF,
+    KERNEL_ON,
+    BUFFERED_OFF,
+    BUFFERED_ON,
+];
 
 const fn engine(name: &'static str, levels: usize, assign: Assign) -> Subject {
     let kind = Kind::Engine { levels, assign };
     Subject { name, kind }
 }
 
-const fn kernel(name: &'static str, passing: Passing) -> Subject {
-    let kind = Kind::Kernel(passing);
+const fn kernel(name: &'static str, passing: Passing, direct_io: DirectIo) -> Subject {
+    let kind = Kind::Kernel(Variant { passing, direct_io });
     Subject { name, kind }
 }
 
@@ -135,6 +155,7 @@ impl Bench for Stack {
             &[
                 Goal::at_most(PIECES_GOAL, 3.0, ""),
                 Goal::at_most(DEEP_PIECES_GOAL, 3.0, ""),
+                Goal::at_most(KERNEL_PIECES_GOAL, 3.0, ""),
                 Goal::at_most(ADDED_GOAL, 0.0, ""),
                 Goal::at_least(TIME_GOAL, 1.0, ""),
             ]
@@ -156,7 +177,10 @@ impl Bench for Stack {
                 Kind::Engine { levels, assign } => {
                     ours(subject.name, levels, assign, size, &mut metrics)?;
                 }
-                Kind::Kernel(passing) => theirs(subject.name, passing, size, &mut metrics)?,
+                Kind::Kernel(variant) => {
+                    let extant = context.extant();
+                    theirs(subject.name, variant, extant, size, &mut metrics)?;
+                }
             }
         }
         outcome(size, runs, metrics)
@@ -179,9 +203,15 @@ fn ours(name: &str, levels: usize, assign: Assign, size: u64, metrics: &mut Metr
     Ok(())
 }
 
-fn theirs(name: &str, passing: Passing, size: u64, metrics: &mut Metrics) -> Result<()> {
+fn theirs(
+    name: &str,
+    variant: Variant,
+    extant: Command,
+    size: u64,
+    metrics: &mut Metrics,
+) -> Result<()> {
     let memory = 2 * size + GIB;
-    let stack = kernel::Stack::new(size << 2, size << 1, memory, passing)?;
+    let stack = kernel::Stack::new(size << 2, size << 1, memory, variant, extant)?;
     let pieces = || {
         let [file, backing] = stack.files()?;
         pieces::pieces(&[&file as &dyn SpaceFile, &backing], size)
@@ -254,6 +284,10 @@ fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
     for (goal, value) in [
         (PIECES_GOAL, backing),
         (DEEP_PIECES_GOAL, deep),
+        (
+            KERNEL_PIECES_GOAL,
+            most(KERNEL_ON, below)?.max(most(BUFFERED_ON, below)?),
+        ),
         (ADDED_GOAL, added.max(most(DEEP_ON, ADDED)?)),
         (TIME_GOAL, metrics.ratio(OFF.name, ON.name, SECONDS)?),
     ] {
@@ -279,7 +313,8 @@ fn times(metrics: &Metrics) -> Result<Table> {
         let off = match kind {
             Kind::Engine { levels: 2, .. } => OFF.name,
             Kind::Engine { .. } => DEEP_OFF.name,
-            Kind::Kernel(_) => KERNEL_OFF.name,
+            Kind::Kernel(variant) if variant.direct_io == DirectIo::On => KERNEL_OFF.name,
+            Kind::Kernel(_) => BUFFERED_OFF.name,
         };
         let slowest = metrics.get(name, SLOWEST);
         table.row(vec![

@@ -1,5 +1,5 @@
 //! `extant image map`: where the guest's bytes are. The JSON is that of `qemu-img map`, and says
-//! the state as well.
+//! the state as well. With the layers below the image the output is that of `extant map -v`.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -8,11 +8,14 @@ use std::process::ExitCode;
 use clap::Args;
 use extant_image::detect::Purpose;
 use extant_image::{ImageExtent, Layer};
-use extant_space::{ByteRange, ByteSize, CancelToken, ExtentFlags, ExtentState, Result};
+use extant_space::{
+    ByteRange, ByteSize, CancelToken, Error, ErrorKind, ExtentFlags, ExtentState, Result,
+};
 use serde::Serialize;
 
 use super::{ChainArgs, FormArgs, LookArgs, ShareArgs};
 use crate::arguments::parse_size;
+use crate::map::{self, PictureArgs};
 use crate::print::output_error;
 
 /// Map the guest's bytes to files, with the state of their space.
@@ -21,6 +24,7 @@ use crate::print::output_error;
 Examples:
   extant image map vm.qcow2
   extant image map --chain --json top.qcow2 | jq 'map(select(.state == \"hole\"))'
+  extant image map --through --svg layers.svg vm.qcow2
 
 written: overwritten in place; unwritten: has space, and the first write changes metadata;
 hole: has none, in the image or on the host. The JSON is that of qemu-img map, with the state.")]
@@ -38,6 +42,14 @@ pub struct MapArgs {
     /// End after this many bytes [default: at the end of the disk]
     #[arg(long, short = 'l', value_name = "LENGTH", value_parser = parse_size)]
     pub max_length: Option<ByteSize>,
+
+    /// Show the layers below the image as well, at the offsets of the disk, as extant map does
+    #[arg(long, conflicts_with_all = ["chain", "start_offset", "max_length"])]
+    pub through: bool,
+
+    /// The pictures of the layers
+    #[command(flatten)]
+    pub pictures: PictureArgs,
 
     #[command(flatten)]
     pub share: ShareArgs,
@@ -90,6 +102,19 @@ impl From<&ImageExtent> for MapEntry {
 
 /// Maps.
 pub(super) fn run(args: &MapArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    if args.through {
+        let look = &args.look;
+        return map::run(&map::MapArgs {
+            format: look.format,
+            extents: true,
+            json: args.form.is_json(),
+            ..map::MapArgs::through(&look.file, look.image.as_deref(), &args.pictures)
+        });
+    }
+    if args.pictures.any() {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("--svg and --png are pictures of the layers, with --through"));
+    }
     let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
     let range = args.range(looked.layer.virtual_bytes());
     let mut out = BufWriter::new(io::stdout().lock());

@@ -18,13 +18,20 @@ pub(super) fn for_each_extent(
         if (found.depth, found.layer) != (layer.depth, &*layer.layer) {
             return ControlFlow::Continue(());
         }
-        let logical = found.top();
+        // Of two copies in one file the first is shown.
+        let top = found.top();
+        let skipped = at.saturating_sub(top.start());
+        if skipped >= top.len() {
+            return ControlFlow::Continue(());
+        }
+        let logical = ByteRange::new(top.start() + skipped, top.end());
         if at < logical.start() {
             flow = visit(Extent::hole(ByteRange::new(at, logical.start())));
         }
         if flow.is_continue() {
             flow = visit(Extent {
                 logical,
+                physical: found.extent.physical.map(|place| place + skipped),
                 ..found.extent
             });
         }

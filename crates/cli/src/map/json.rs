@@ -2,7 +2,9 @@
 //!
 //! ```json
 //! {"schema_version":1,
-//!  "files":[{"path","depth","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
+//!  "files":[{"path","depth","format","size_bytes","devices":[...],"extents":[...],
+//!            "summary":{...}}],
+//!  "total":{...}}
 //! ```
 //!
 //! A file whose map broke off has `"error"` in the place of `"summary"`. The document is valid
@@ -60,9 +62,14 @@ impl<W: Write> Listing for Json<W> {
         self.value(&file.path)?;
         write!(
             self.out,
-            ",\"depth\":{},\"format\":\"{}\",\"size_bytes\":{},\"extents\":[",
+            ",\"depth\":{},\"format\":\"{}\",\"size_bytes\":{}",
             file.depth, file.format, file.size_bytes
-        )
+        )?;
+        if !file.devices.is_empty() {
+            self.out.write_all(b",\"devices\":")?;
+            self.value(&file.devices)?;
+        }
+        self.out.write_all(b",\"extents\":[")
     }
 
     fn extent(&mut self, extent: &Extent, _fragment: u64) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use extant_hostfs::DeviceBelow;
 use extant_image::Format;
 use extant_space::{Error, Extent, LayerStates, MapSummary};
 
@@ -21,6 +22,8 @@ pub(super) struct Opened {
     pub(super) size_bytes: u64,
     /// Layers between the file and this one; 0 for the file itself.
     pub(super) depth: u32,
+    /// The block devices that it is on, down to the next file or disk, if layers are shown.
+    pub(super) devices: Vec<DeviceBelow>,
 }
 
 impl Opened {
@@ -31,7 +34,24 @@ impl Opened {
             format,
             size_bytes,
             depth: 0,
+            devices: Vec::new(),
         }
+    }
+
+    /// As being on those of `devices` that store it.
+    pub(super) fn on(self, devices: &[DeviceBelow]) -> Self {
+        let own = devices.iter().filter(|device| device.layer == self.path);
+        Self {
+            devices: own.cloned().collect(),
+            ..self
+        }
+    }
+
+    /// The devices, from the top down: `/dev/loop0 (loop), /dev/vda (disk)`.
+    pub(super) fn devices_text(&self) -> Option<String> {
+        let devices = self.devices.iter().map(crate::layers::device);
+        let devices: Vec<String> = devices.collect();
+        (!devices.is_empty()).then(|| devices.join(", "))
     }
 
     /// A layer below a file of `size_bytes`.
@@ -55,6 +75,27 @@ pub(super) struct Mapped {
     pub(super) summary: MapSummary,
     /// At the resolution that was asked for.
     pub(super) cells: Cells,
+}
+
+/// Prints nothing, for pictures alone.
+pub(super) struct Unlisted;
+
+impl Listing for Unlisted {
+    fn begin(&mut self, _: &Opened) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn extent(&mut self, _: &Extent, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(&mut self, _: &Mapped) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &MapSummary, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Takes maps as they are read. Every `begin` is followed by one `end` or `fail`.

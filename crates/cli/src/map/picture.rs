@@ -213,7 +213,11 @@ impl Picture {
         }
         let taken = figures.chars().count() as u32 * Style::Text.advance() + 40;
         let columns = (PLOT_WIDTH - taken) / Style::Name.advance();
-        let name = names::shortened(&file.opened.name, columns as usize);
+        let mut name = file.opened.name.clone();
+        if let Some(devices) = file.opened.devices_text() {
+            name.push_str(&format!(" on {devices}"));
+        }
+        let name = names::shortened(&name, columns as usize);
         self.label(PLOT_LEFT, name, Style::Name, Anchor::Left, INK);
         self.label(PLOT_RIGHT, figures, Style::Text, Anchor::Right, FAINT_INK);
     }

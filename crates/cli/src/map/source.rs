@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_ext4::{FileType, FollowLast};
-use extant_hostfs::HostFile;
+use extant_hostfs::{DeviceBelow, HostFile};
 use extant_image::Format;
 use extant_image::detect::{self, Kind};
 use extant_space::{ErrorKind, MapSummary, Result, SpaceFile};
@@ -25,6 +25,9 @@ pub(super) trait Source {
 
     /// Opens one.
     fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>>;
+
+    /// The block devices below it on the host, those of all layers; none where they are not shown.
+    fn devices_below(&self, path: &Path) -> Vec<DeviceBelow>;
 
     /// The empty summary that scores it as its file system asks for.
     fn summary_for(&self, path: &Path) -> MapSummary;
@@ -52,7 +55,10 @@ pub(super) fn shown(
     };
     Ok(match meaning {
         Meaning::File => (file, Format::Raw),
-        Meaning::Disk => match (Disk::open(Arc::clone(&file)), found.is_argument) {
+        Meaning::Disk => match (
+            Disk::open(Arc::clone(&file), &found.path),
+            found.is_argument,
+        ) {
             (Err(_), false) => (file, Format::Raw),
             (disk, _) => (Arc::new(disk?), Format::Qcow2),
         },
@@ -85,6 +91,10 @@ impl Source for HostSource {
         Ok(Arc::new(HostFile::open_read(path)?))
     }
 
+    fn devices_below(&self, path: &Path) -> Vec<DeviceBelow> {
+        extant_hostfs::devices_below(path).unwrap_or_default()
+    }
+
     fn summary_for(&self, path: &Path) -> MapSummary {
         self.geometry.borrow_mut().summary_for(path)
     }
@@ -105,6 +115,10 @@ impl Source for ImageSource {
             .file()
             .at_inner(&self.0, path.as_os_str().as_encoded_bytes())?;
         Ok(Arc::new(file))
+    }
+
+    fn devices_below(&self, _: &Path) -> Vec<DeviceBelow> {
+        extant_hostfs::devices_below(self.0.path()).unwrap_or_default()
     }
 
     fn summary_for(&self, _: &Path) -> MapSummary {

@@ -249,7 +249,13 @@ impl<W: Write> Listing for Terminal<W> {
         writeln!(
             self.out,
             " {size:>SIZE_COLUMNS$} {fragments:>FRAGMENTS_COLUMNS$}"
-        )
+        )?;
+        if let Some(devices) = file.opened.devices_text() {
+            let line = names::shortened(&format!("  on {devices}"), self.columns);
+            self.painted("2", &line)?;
+            writeln!(self.out)?;
+        }
+        Ok(())
     }
 
     fn finish(&mut self, total: &MapSummary, files: u64, errors: u64) -> io::Result<()> {

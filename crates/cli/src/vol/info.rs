@@ -3,13 +3,16 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_hostfs::DeviceBelow;
 use extant_image::Format;
-use extant_pool::{ImageFacts, VolumeInfo};
-use extant_space::{ByteSize, ExtentState, Result};
+use extant_pool::{ImageFacts, Pool, VolumeInfo};
+use extant_space::{ByteSize, Error, ErrorKind, ExtentState, LayerStates, Result};
+use serde::Serialize;
 
 use super::work::VolumeArgs;
+use crate::map::{MapArgs, PictureArgs};
 use crate::pool::json::VolumeJson;
-use crate::print;
+use crate::{layers, print};
 
 /// Print the format, size and allocation of a volume.
 #[derive(Args, Clone, Debug)]
@@ -17,18 +20,27 @@ use crate::print;
 Examples:
   extant vol info vms web.raw
   extant vol info vms web.raw --xml
+  extant vol info vms web.raw --through --svg layers.svg
 
 Exit status: see extant --help.")]
 pub struct InfoArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,
 
+    /// Show the space of the volume in each layer below it as well, and the devices between them
+    #[arg(long)]
+    pub through: bool,
+
+    /// The pictures of the layers
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 
     /// Print libvirt's XML
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "through"])]
     pub xml: bool,
 }
 
@@ -39,10 +51,55 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
         return Ok(print::text(xml.trim_end()));
     }
     let info = pool.volume(&args.volume.volume)?;
+    if args.through {
+        return through(args, &pool, &info);
+    }
+    if args.pictures.any() {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("--svg and --png are pictures of the layers, with --through"));
+    }
     Ok(if args.json {
         print::json(&VolumeJson::new(&pool, &info))
     } else {
         print::text(describe(&info, true))
+    })
+}
+
+/// A volume with its layers.
+#[derive(Serialize)]
+struct Layered<'a> {
+    #[serde(flatten)]
+    volume: VolumeJson<'a>,
+    layers: Vec<LayerStates>,
+    devices: Vec<DeviceBelow>,
+}
+
+fn through(args: &InfoArgs, pool: &Pool, info: &VolumeInfo) -> Result<ExitCode> {
+    let place = pool.place_of(&args.volume.volume, false)?;
+    let map = MapArgs {
+        format: Some(place.format.into()),
+        ..MapArgs::through(&place.path, place.image.as_deref(), &args.pictures)
+    };
+    let (layers, devices) = map.layers()?;
+    let status = map.draw()?;
+    let printed = if args.json {
+        print::json(&Layered {
+            volume: VolumeJson::new(pool, info),
+            layers,
+            devices,
+        })
+    } else {
+        let mut out = describe(info, true);
+        layers::describe(&mut out, &layers);
+        for device in &devices {
+            print::row(&mut out, "device", layers::device(device));
+        }
+        print::text(out)
+    };
+    Ok(if status == ExitCode::SUCCESS {
+        printed
+    } else {
+        status
     })
 }
 

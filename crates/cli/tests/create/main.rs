@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod layers;
 mod names;
 mod output;
 mod replace;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use extant_space::{ByteRange, ExtentState};
-use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::scratch::{DirectIo, Filesystem, Scratch};
 use extant_testkit::{oracle, require, requires};
 
 use crate::support::{Answer, MIB, create, extant, materialize, run};
@@ -13,28 +13,46 @@ use crate::support::{Answer, MIB, create, extant, materialize, run};
 const SIZE: u64 = 32 * MIB;
 
 /// ext4 in a file of ext4.
-struct Stack {
+pub struct Stack {
     // Dropped in this order.
     inner: Scratch,
-    _outer: Scratch,
+    outer: Scratch,
 }
 
 impl Stack {
-    fn new() -> Self {
+    /// Over a buffered loop device.
+    pub fn new() -> Self {
+        Self::over(DirectIo::Off)
+    }
+
+    fn over(direct_io: DirectIo) -> Self {
         let outer = Scratch::new(Filesystem::Ext4, 256 * MIB);
-        let inner = Scratch::builder(Filesystem::Ext4, 160 * MIB);
+        let inner = Scratch::builder(Filesystem::Ext4, 160 * MIB).backed_in(outer.path());
         Self {
-            inner: inner.backed_in(outer.path()).build(),
-            _outer: outer,
+            inner: match direct_io {
+                DirectIo::On => inner.sector_bytes(4096).direct_io().build(),
+                DirectIo::Off => inner.build(),
+            },
+            outer,
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.inner.path().join(name)
     }
 
-    fn below(&self) -> &Path {
+    pub fn below(&self) -> &Path {
         self.inner.backing_file().unwrap()
+    }
+
+    /// The loop device over the file below.
+    pub fn device(&self) -> &Path {
+        self.inner.device().unwrap()
+    }
+
+    /// The device that the file below is on.
+    pub fn device_below(&self) -> &Path {
+        self.outer.device().unwrap()
     }
 
     /// Bytes of the file `name` in `state` in the file below.
@@ -68,22 +86,24 @@ fn command(words: &[&str], path: &Path) -> Answer {
 #[test]
 fn created_file_is_written_or_reserved_in_the_file_below() {
     needs!();
-    let stack = Stack::new();
-    let full = create(&stack.path("full"), "32MiB", &["--through", "--json"]).success();
-    assert_eq!(
-        full.text("/layers/0/layer"),
-        stack.below().to_str().unwrap()
-    );
-    assert_eq!(full.number("/layers/0/written_bytes"), SIZE, "{full}");
-    let words = ["--through", "--preallocation", "falloc", "--json"];
-    let reserved = create(&stack.path("falloc"), "32MiB", &words).success();
-    assert_eq!(reserved.number("/layers/0/hole_bytes"), 0, "{reserved}");
-    let words = ["--through", "--allocation", "8MiB", "--format", "qcow2"];
-    create(&stack.path("disk.qcow2"), "32MiB", &words).success();
-    assert_eq!(stack.bytes_below("full", ExtentState::Written), SIZE);
-    assert_eq!(stack.bytes_below("falloc", ExtentState::Hole), 0);
-    assert_eq!(stack.bytes_below("falloc", ExtentState::Written), 0);
-    assert_eq!(stack.bytes_below("disk.qcow2", ExtentState::Hole), 0);
+    for direct_io in [DirectIo::Off, DirectIo::On] {
+        let stack = Stack::over(direct_io);
+        let full = create(&stack.path("full"), "32MiB", &["--through", "--json"]).success();
+        assert_eq!(
+            full.text("/layers/0/layer"),
+            stack.below().to_str().unwrap()
+        );
+        assert_eq!(full.number("/layers/0/written_bytes"), SIZE, "{full}");
+        let words = ["--through", "--preallocation", "falloc", "--json"];
+        let reserved = create(&stack.path("falloc"), "32MiB", &words).success();
+        assert_eq!(reserved.number("/layers/0/hole_bytes"), 0, "{reserved}");
+        let words = ["--through", "--allocation", "8MiB", "--format", "qcow2"];
+        create(&stack.path("disk.qcow2"), "32MiB", &words).success();
+        assert_eq!(stack.bytes_below("full", ExtentState::Written), SIZE);
+        assert_eq!(stack.bytes_below("falloc", ExtentState::Hole), 0);
+        assert_eq!(stack.bytes_below("falloc", ExtentState::Written), 0);
+        assert_eq!(stack.bytes_below("disk.qcow2", ExtentState::Hole), 0);
+    }
 }
 
 #[test]
@@ -104,9 +124,11 @@ fn fallocate_reaches_the_file_below_and_refuses_modes_without_space() {
         assert!(answer.stderr.contains(word), "{answer}");
     };
     refused(fallocate(&["-p"], "allocated"), "--through");
-    let tmpfs = Scratch::new(Filesystem::Tmpfs, 64 * MIB);
+    let btrfs = Filesystem::Btrfs;
+    require!(btrfs.requirement());
+    let scratch = Scratch::new(btrfs, btrfs.size_bytes_min());
     let words = ["fallocate", "--through", "-w", "-l", "1MiB"];
-    refused(command(&words, &tmpfs.path().join("a")), "tmpfs");
+    refused(command(&words, &scratch.path().join("a")), "btrfs");
 }
 
 #[test]

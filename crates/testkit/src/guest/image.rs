@@ -22,11 +22,13 @@ const BACKPORTS: &str = "trixie-backports";
 const KERNEL: &str = "linux-image-amd64";
 
 /// Packages for tests in the guest. QEMU is not for the guest, but needs the same libraries.
-const USERLAND: [&str; 10] = [
+const USERLAND: [&str; 12] = [
     "btrfs-progs",
     "busybox-static",
     "e2fsprogs",
     "kmod",
+    "lvm2",
+    "mdadm",
     "mount",
     "nbd-client",
     "python3",

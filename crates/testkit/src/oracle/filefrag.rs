@@ -78,6 +78,15 @@ pub fn filefrag(file: &Path) -> FileMap {
     parse(&text).unwrap_or_else(|| panic!("`{}` printed\n{text}", command::line(&command)))
 }
 
+/// The map that `filefrag -s -v -b1` printed elsewhere, as in a guest.
+///
+/// # Panics
+/// When it is none.
+#[track_caller]
+pub fn filefrag_map(text: &str) -> FileMap {
+    parse(text).unwrap_or_else(|| panic!("no map:\n{text}"))
+}
+
 /// The number of extents of `file` as filefrag counts them.
 ///
 /// # Panics

@@ -1,20 +1,20 @@
 //! The stack in the kernel: ext4 on a loop device over memory, and ext4 on a loop device over a
-//! file in it.
+//! file in it, direct as in the seeds or through the page cache.
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
-use extant_hostfs::{Access, HostFile};
-use extant_space::{ByteRange, FallocateMode, SpaceFile};
+use extant_hostfs::HostFile;
 use extant_testkit::command::{run, tool};
 use extant_testkit::scratch::{DirectIo, Filesystem, LoopDevice, Mount, Scratch};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::MKFS;
-use super::pieces::places;
 use super::program::{Block, ImageFile};
 
 /// Whether the program's allocation is passed to the file system below.
@@ -22,14 +22,23 @@ use super::program::{Block, ImageFile};
 pub(super) enum Passing {
     /// Not, as the kernel does.
     Off,
-    /// Manually, from the extent map.
-    ByHand,
+    /// By `extant assign`.
+    Assign,
+}
+
+/// A stack that is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Variant {
+    pub(super) passing: Passing,
+    /// Of the loop device between the file systems.
+    pub(super) direct_io: DirectIo,
 }
 
 /// The stack. Dropped from above.
 pub(super) struct Stack {
     file: File,
-    passing: Passing,
+    /// The command that passes the allocation on.
+    assign: Option<RefCell<Command>>,
     path: PathBuf,
     _inner: Mount,
     _device: LoopDevice,
@@ -39,15 +48,20 @@ pub(super) struct Stack {
 
 impl Stack {
     /// File systems of these sizes; the outer one takes `memory` at most.
-    pub(super) fn new(outer: u64, inner: u64, memory: u64, passing: Passing) -> Result<Self> {
+    pub(super) fn new(
+        outer: u64,
+        inner: u64,
+        memory: u64,
+        variant: Variant,
+        mut extant: Command,
+    ) -> Result<Self> {
         let outer = Scratch::builder(Filesystem::Ext4, outer)
             .mkfs_options(MKFS)
             .memory(memory)
             .build();
         let backing = outer.path().join("file");
         File::create_new(&backing)?.set_len(inner)?;
-        // Past the page cache, as in the seeds.
-        let device = LoopDevice::attach_with(&backing, DirectIo::On, 512);
+        let device = LoopDevice::attach_with(&backing, variant.direct_io, 512);
         run(tool("mkfs.ext4").args(MKFS).arg(device.path()))?;
         let place = outer.directory_beside("inner");
         let inner = Mount::new("ext4", device.path(), &place, "");
@@ -59,9 +73,10 @@ impl Stack {
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(&path)?;
         rustix::fs::sync();
+        extant.args(["assign", "--quiet"]).arg(&path);
         Ok(Self {
             file,
-            passing,
+            assign: (variant.passing == Passing::Assign).then(|| RefCell::new(extant)),
             path,
             _inner: inner,
             _device: device,
@@ -83,13 +98,8 @@ impl Stack {
 impl ImageFile for Stack {
     fn allocate(&self, bytes: u64) -> Result<()> {
         rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes)?;
-        if self.passing == Passing::Off {
-            return Ok(());
-        }
-        let file = HostFile::open_read(&self.path)?;
-        let backing = HostFile::open(&self.backing, Access::ReadWrite)?;
-        for place in places(&file, &[ByteRange::new(0, bytes)])? {
-            backing.fallocate(FallocateMode::AllocateKeepSize, place)?;
+        if let Some(assign) = &self.assign {
+            run(&mut assign.borrow_mut())?;
         }
         Ok(())
     }

@@ -1,80 +1,13 @@
-//! The kernel's own write zeroes, in a guest whose NVMe disk unmaps for them.
+//! The kernel's own write zeroes, on an NVMe disk that unmaps for them.
 //!
-//! The built program is shared with the guest and run there. The script prints its findings between
-//! marks; all judging is done here, with the guest's filefrag and sha256sum as witnesses. Last, the
-//! host checks the file system on the disk.
+//! Oracles are the guest's filefrag and sha256sum.
 
-mod support;
-
-use std::fs::{self, File};
-
-use extant_testkit::guest::{Bus, Disk, Guest, Options};
-use extant_testkit::workdir::Workdir;
-use extant_testkit::{oracle, require};
+use extant_testkit::guest::{Bus, Guest};
+use extant_testkit::require;
 use serde_json::Value;
 
-use support::MIB;
-
-/// Start of every script.
-const HEAD: &str = r#"#!/bin/bash
-export PATH=/host:$PATH
-mark() { printf '\n### %s\n' "$1"; }
-trap 'mark "failed: $BASH_COMMAND"; exit 1' ERR
-mkfs.ext4 -q /dev/disk0
-mount /dev/disk0 /mnt
-"#;
-
-/// Output of the guest, by mark.
-struct Sections(String);
-
-impl Sections {
-    /// Boots a guest with a disk of `disk_bytes` on `bus` and runs `script` in it.
-    #[track_caller]
-    fn of(bus: Bus, disk_bytes: u64, script: &str) -> Self {
-        let work = Workdir::new();
-        let shared = work.directory("shared");
-        fs::copy(env!("CARGO_BIN_EXE_extant"), shared.join("extant")).unwrap();
-        let disk = work.path().join("disk");
-        File::create(&disk).unwrap().set_len(disk_bytes).unwrap();
-        let options = Options {
-            disks: vec![Disk {
-                file: disk.clone(),
-                bus,
-            }],
-            shared: Some(shared),
-            ..Options::default()
-        };
-        let script = format!("{HEAD}{script}\nmark end\numount /mnt\n");
-        let output = Guest::run(&script, &options);
-        assert_eq!(output.status, 0, "{}", output.text);
-        oracle::assert_e2fsck_clean(&disk);
-        Self(output.text)
-    }
-
-    /// Output after `mark NAME`.
-    #[track_caller]
-    fn get(&self, name: &str) -> &str {
-        let begin = format!("\n### {name}\n");
-        let rest = self.0.split_once(&begin).map(|(_, rest)| rest);
-        let rest = rest.unwrap_or_else(|| panic!("no section {name} in\n{}", self.0));
-        rest.split("\n### ").next().unwrap_or_default().trim()
-    }
-
-    #[track_caller]
-    fn json(&self, name: &str) -> Value {
-        let text = self.get(name);
-        serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {name}:\n{text}"))
-    }
-
-    /// filefrag of a file whose space is written throughout.
-    #[track_caller]
-    fn assert_written(&self, name: &str) {
-        let map = self.get(name);
-        assert!(map.contains("extent"), "{map}");
-        assert!(map.contains("last,eof"), "{map}");
-        assert!(!map.contains("unwritten"), "{map}");
-    }
-}
+use crate::sections::Sections;
+use crate::support::MIB;
 
 #[test]
 fn create_lets_the_kernel_write_zeroes() {
