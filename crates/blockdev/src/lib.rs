@@ -41,6 +41,7 @@ pub use memory::{MemoryDevice, MemoryOptions};
 pub use request::{
     Operation, Persistence, ReadBuffers, Request, Speed, WriteBuffers, ZeroedSpace, Zeroing,
 };
+pub use split::submit_within;
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
 pub use stream::{Transfer, TransferKind, TransferStream};
 pub use throttle::{Throttle, ThrottleOptions};

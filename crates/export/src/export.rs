@@ -9,9 +9,9 @@ use std::sync::Arc;
 use extant_blockdev::{Device, Features, Geometry};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::wire::STRING_MAX;
-use crate::wire::negotiation::transmission_flag as flag;
-use crate::wire::reply::ReplyStyle;
+use extant_nbd::wire::STRING_MAX;
+use extant_nbd::wire::negotiation::transmission_flag as flag;
+use extant_nbd::wire::reply::ReplyStyle;
 
 /// A client that does not request block sizes may assume this one (NBD, "Block size constraints").
 const ASSUMED_BLOCK_BYTES: u32 = 512;

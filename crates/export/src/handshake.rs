@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use extant_space::{Error, ErrorKind, Result};
+use rustls::ServerConnection;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::export::{Export, Exports};
-use crate::socket::Wait;
-use crate::stream::Stream;
 use crate::tls::{Tls, TlsRequirement};
-use crate::wire::negotiation::{self as wire, answer, option};
-use crate::wire::reply::ReplyStyle;
+use extant_nbd::socket::Wait;
+use extant_nbd::stream::Stream;
+use extant_nbd::wire::negotiation::{self as wire, answer, option};
+use extant_nbd::wire::reply::ReplyStyle;
 
 pub(crate) use contexts::Context;
 
@@ -193,8 +194,12 @@ impl Handshake<'_> {
             return Ok(Err((answer::ERR_INVALID, "TLS starts once, without data")));
         }
         self.reply(option::STARTTLS, answer::ACK, &[])?;
-        self.stream
-            .start_tls(tls.config.clone(), self.terms.deadline)
+        let connection = ServerConnection::new(tls.config.clone()).map_err(io::Error::other);
+        connection
+            .and_then(|connection| {
+                self.stream
+                    .start_tls(connection.into(), self.terms.deadline)
+            })
             .map_err(|source| failed("start TLS", source))?;
         self.style = ReplyStyle::Simple;
         self.contexts = None;

@@ -22,8 +22,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `wire`, `socket`, `tls`, `events`: protocol structures; sockets; certificates; events
-//! 2. `stream`, `export`: plain or encrypted bytes of a connection; a device as clients see it
+//! 1. `tls`, `events`: certificates; events
+//! 2. `export`: a device as clients see it
 //! 3. `handshake`: option haggling, from the greeting to the choice of an export
 //! 4. `transmission`: requests and replies, by several worker threads per connection
 //! 5. `server`: listening sockets, connections, limits, shutdown
@@ -38,11 +38,8 @@ mod events;
 mod export;
 mod handshake;
 mod server;
-mod socket;
-mod stream;
 mod tls;
 mod transmission;
-mod wire;
 
 pub use events::{Event, Observer};
 pub use export::{Access, DiscardPolicy, Export, Exports};

@@ -22,11 +22,11 @@ use parking_lot::Mutex;
 use crate::events::{Event, Observer};
 use crate::export::Exports;
 use crate::handshake::{self, Terms};
-use crate::socket::Socket;
-use crate::stream::Stream;
 use crate::tls::Tls;
 use crate::transmission::{self, Transmission};
 use connections::{Connections, Registered};
+use extant_nbd::socket::Socket;
+use extant_nbd::stream::Stream;
 use listener::Listener;
 
 pub use address::{Address, Scheme};

@@ -34,10 +34,10 @@ use extant_sys::buffer::AlignedBuffer;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::handshake::Agreement;
-use crate::stream::Stream;
-use crate::wire::error::NbdError;
 use batch::Batch;
 use command::{Class, Command};
+use extant_nbd::stream::Stream;
+use extant_nbd::wire::error::NbdError;
 use pipeline::{Pipeline, Slots};
 use receiver::{Received, Receiver};
 use replies::Replies;

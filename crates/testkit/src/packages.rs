@@ -26,9 +26,11 @@ pub const PACKAGES: &[&str] = &[
     // what a mount of ours is measured beside, and with
     "fuse2fs",
     "sqlite3",
-    // clients of NBD
+    // clients and servers of NBD
     "fio",
     "libnbd-bin",
+    "nbd-server",
+    "nbdkit",
     "python3",
     "python3-libnbd",
     "qemu-utils",

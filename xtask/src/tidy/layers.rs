@@ -59,7 +59,8 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-libvirt", &["extant-pool"]),
     layer("extant-fuse", &["extant-sys"]),
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
-    layer("extant-export", &["extant-blockdev"]),
+    layer("extant-nbd", &["extant-blockdev"]),
+    layer("extant-export", &["extant-nbd"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(
         "extant",

@@ -5,8 +5,8 @@ use extant_space::Result;
 use super::data::Data;
 use super::{Handshake, Next, Refusal};
 use crate::export::Export;
-use crate::wire::negotiation::{answer, option};
-use crate::wire::reply::ReplyStyle;
+use extant_nbd::wire::negotiation::{answer, option};
+use extant_nbd::wire::reply::ReplyStyle;
 
 /// A metadata context for block status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

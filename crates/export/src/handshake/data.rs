@@ -1,8 +1,8 @@
 //! Parser of an option's data.
 
 use super::Refusal;
-use crate::wire::STRING_MAX;
-use crate::wire::negotiation::answer;
+use extant_nbd::wire::STRING_MAX;
+use extant_nbd::wire::negotiation::answer;
 
 /// The bytes that are not parsed yet.
 pub(super) struct Data<'a>(pub &'a [u8]);

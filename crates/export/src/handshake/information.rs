@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use super::data::{Data, text};
 use super::{Agreement, Handshake, Refusal, Zeroes, against_protocol};
 use crate::export::Export;
-use crate::wire::negotiation::{self as wire, answer, information};
+use extant_nbd::wire::negotiation::{self as wire, answer, information};
 
 impl Handshake<'_> {
     /// Replies with the requested information; returns the agreement that `GO` would make.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
-use crate::socket::Socket;
+use extant_nbd::socket::Socket;
 
 pub(super) struct Connections {
     max: usize,

@@ -19,7 +19,7 @@ use rustix::io::retry_on_intr;
 
 use super::{Address, Shared};
 use crate::events::Event;
-use crate::socket::Socket;
+use extant_nbd::socket::Socket;
 
 /// Delay after a failed `accept`, mostly for lack of descriptors or memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -6,21 +6,13 @@
 use std::ops::ControlFlow;
 
 use extant_blockdev::RangeStatus;
-use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::command::{Action, Command, Descriptors, Selection, is_inside};
 use crate::export::Export;
 use crate::handshake::{Agreement, Context};
-use crate::wire::reply::Descriptor;
-
-const NBD_STATE_HOLE: u32 = 1 << 0;
-const NBD_STATE_ZERO: u32 = 1 << 1;
-
-const EXTANT_HOLE: u32 = 1 << 0;
-const EXTANT_UNWRITTEN: u32 = 1 << 1;
-const EXTANT_SHARED: u32 = 1 << 2;
-const EXTANT_ENCODED: u32 = 1 << 3;
-const EXTANT_DELAYED: u32 = 1 << 4;
+use extant_nbd::wire::reply::Descriptor;
+use extant_nbd::wire::status::{NBD_STATE_HOLE, NBD_STATE_ZERO, state_flags};
 
 /// Descriptors of one context in a reply; the client requests the rest again.
 const DESCRIPTORS_MAX: usize = 4096;
@@ -104,25 +96,8 @@ fn allocation(export: &Export, range: ByteRange, list: &mut DescriptorList) -> R
 
 fn state(export: &Export, range: ByteRange, list: &mut DescriptorList) -> Result<()> {
     export.device().extents(range, &mut |extent| {
-        list.push(extent.logical.len(), state_of(&extent))
+        list.push(extent.logical.len(), state_flags(&extent))
     })
-}
-
-fn state_of(extent: &Extent) -> u32 {
-    let state = match extent.state {
-        ExtentState::Hole => EXTANT_HOLE,
-        ExtentState::Unwritten => EXTANT_UNWRITTEN,
-        ExtentState::Written => 0,
-    };
-    let flags = [
-        (ExtentFlags::SHARED, EXTANT_SHARED),
-        (ExtentFlags::ENCODED, EXTANT_ENCODED),
-        (ExtentFlags::DELAYED, EXTANT_DELAYED),
-    ];
-    let set = flags
-        .into_iter()
-        .filter(|(flag, _)| extent.flags.contains(*flag));
-    set.fold(state, |state, (_, bit)| state | bit)
 }
 
 /// Descriptors; adjacent ones with the same flags are merged.

@@ -7,9 +7,9 @@ use extant_blockdev::{Geometry, Persistence, Speed, ZeroedSpace, Zeroing};
 use extant_space::ByteRange;
 
 use super::Transmission;
-use crate::wire::error::NbdError;
-use crate::wire::reply::{ReplyStyle, ReplyTo};
-use crate::wire::request::{RequestHeader, command, command_flag as flag};
+use extant_nbd::wire::error::NbdError;
+use extant_nbd::wire::reply::{ReplyStyle, ReplyTo};
+use extant_nbd::wire::request::{RequestHeader, command, command_flag as flag};
 
 /// Expected cost of a command. Commands of one batch wait for each other, so a batch has one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,10 +15,10 @@ use extant_space::{Error, Result};
 use super::batch::Batch;
 use super::command::{Action, Command};
 use super::{Transmission, against_protocol};
-use crate::socket::Wait;
-use crate::stream::Stream;
-use crate::wire::reply::{ReplyStyle, ReplyTo};
-use crate::wire::request::{RequestHeader, command};
+use extant_nbd::socket::Wait;
+use extant_nbd::stream::Stream;
+use extant_nbd::wire::reply::{ReplyStyle, ReplyTo};
+use extant_nbd::wire::request::{RequestHeader, command};
 
 /// Most bytes of one `recv`.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 10;

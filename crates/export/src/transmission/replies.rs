@@ -9,9 +9,9 @@ use extant_space::Error;
 
 use super::block_status::ContextDescriptors;
 use super::command::{Action, Command};
-use crate::stream::Stream;
-use crate::wire::error::NbdError;
-use crate::wire::reply::{Encoder, Position, ReplyStyle};
+use extant_nbd::stream::Stream;
+use extant_nbd::wire::error::NbdError;
+use extant_nbd::wire::reply::{Encoder, Position, ReplyStyle};
 
 pub(super) struct Replies {
     style: ReplyStyle,

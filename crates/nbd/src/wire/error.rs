@@ -1,11 +1,11 @@
-//! Error numbers of the protocol, and the mapping of device errors to them.
+//! Error numbers of the protocol, and the mapping of device errors to them and back.
 
 use extant_space::{Error, ErrorKind};
 
 /// An error number of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum NbdError {
+pub enum NbdError {
     Permission = 1,
     Io = 5,
     NoMemory = 12,
@@ -18,7 +18,7 @@ pub(crate) enum NbdError {
 
 impl NbdError {
     /// The number for `error`; `NBD_EIO` for kinds without one.
-    pub(crate) fn of(error: &Error) -> Self {
+    pub fn of(error: &Error) -> Self {
         if error.os_errno() == Some(ENOMEM) {
             return Self::NoMemory;
         }
@@ -33,6 +33,19 @@ impl NbdError {
             ErrorKind::Cancelled => Self::Shutdown,
             _ => Self::Io,
         }
+    }
+
+    /// The error of a device for a number that a server sent; `Io` for numbers without a meaning.
+    pub fn to_error(number: u32) -> Error {
+        Error::new(match number {
+            n if n == Self::Permission as u32 => ErrorKind::NotPermitted,
+            n if n == Self::Invalid as u32 => ErrorKind::InvalidArgument,
+            n if n == Self::NoSpace as u32 => ErrorKind::NoSpace,
+            n if n == Self::Overflow as u32 => ErrorKind::TooLarge,
+            n if n == Self::Unsupported as u32 => ErrorKind::Unsupported,
+            n if n == Self::NoMemory as u32 => return Error::from_errno(ENOMEM),
+            _ => ErrorKind::Io,
+        })
     }
 }
 
@@ -55,6 +68,7 @@ mod tests {
         ];
         for (kind, error) in expected {
             assert_eq!(NbdError::of(&Error::new(kind)), error, "{kind:?}");
+            assert_eq!(NbdError::of(&NbdError::to_error(error as u32)), error);
         }
         assert_eq!(NbdError::of(&Error::from_errno(ENOMEM)), NbdError::NoMemory);
     }

@@ -17,23 +17,27 @@ const PARTS_MAX: usize = 1024;
 
 /// How long a read waits for the first byte.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// Not at all: `WouldBlock`.
     No,
     /// `TimedOut` afterwards.
     Until(Instant),
+    /// Until there is one, or the stream ends.
     Forever,
 }
 
+/// A connected socket.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
+    /// A Unix socket.
     Unix(UnixStream),
+    /// TCP.
     Tcp(TcpStream),
 }
 
 impl Socket {
     /// Sets socket options; a failure is ignored.
-    pub(crate) fn prepare(&self) {
+    pub fn prepare(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);
             // Detects a client that lost power.
@@ -42,8 +46,17 @@ impl Socket {
         let _ = sockopt::set_socket_send_buffer_size(self, SEND_BUFFER_BYTES);
     }
 
+    /// Bounds how long a read with [`Wait::Forever`] waits: `WouldBlock` afterwards; `None`: no
+    /// limit.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(timeout),
+            Self::Tcp(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
     /// Bounds how long a client may leave a reply unread; `None`: no limit.
-    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_write_timeout(timeout),
             Self::Tcp(stream) => stream.set_write_timeout(timeout),
@@ -51,14 +64,15 @@ impl Socket {
     }
 
     /// The address of a TCP client, in canonical form.
-    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+    pub fn peer_address(&self) -> Option<IpAddr> {
         match self {
             Self::Unix(_) => None,
             Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
         }
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) {
+    /// Ends one or both directions.
+    pub fn shutdown(&self, how: Shutdown) {
         // Fails if the client has disconnected, which has the same effect.
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(how),
@@ -67,7 +81,7 @@ impl Socket {
     }
 
     /// Reads some bytes; 0 at the end of the stream.
-    pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+    pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         let flags = match wait {
             Wait::Forever => RecvFlags::empty(),
             Wait::No => RecvFlags::DONTWAIT,
@@ -81,7 +95,7 @@ impl Socket {
     }
 
     /// The receive buffer is not empty.
-    pub(crate) fn has_input(&self) -> bool {
+    pub fn has_input(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(
             retry_on_intr(|| recv(self, &mut [0; 1], flags)),
@@ -90,7 +104,7 @@ impl Socket {
     }
 
     /// Writes all of `parts`, and advances them.
-    pub(crate) fn write(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub fn write(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
             let now = &parts[..parts.len().min(PARTS_MAX)];

@@ -3,10 +3,13 @@
 //! All integers are big-endian. Flags and types are plain numbers here; the modules that receive
 //! them validate them.
 
-pub(crate) mod error;
-pub(crate) mod negotiation;
-pub(crate) mod reply;
-pub(crate) mod request;
+#![expect(missing_docs, reason = "the specification documents its names")]
+
+pub mod error;
+pub mod negotiation;
+pub mod reply;
+pub mod request;
+pub mod status;
 
 /// The longest string of the protocol, in bytes.
-pub(crate) const STRING_MAX: usize = 4096;
+pub const STRING_MAX: usize = 4096;

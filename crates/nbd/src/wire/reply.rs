@@ -1,30 +1,36 @@
-//! Replies of the transmission phase: simple, structured and extended.
+//! Replies of the transmission phase: simple, structured and extended. The server encodes whole
+//! replies, the client parses the header of each chunk.
 //!
 //! A reply is one or more chunks. The server knows the result before it sends the first byte, so
 //! the last data chunk always carries `NBD_REPLY_FLAG_DONE`. A simple reply is encoded as a chunk
 //! without a type.
 
+use std::mem::size_of;
+
 use zerocopy::big_endian::{U16, U32, U64};
-use zerocopy::{Immutable, IntoBytes, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::NbdError;
 
-const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-const NBD_EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
+pub const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+pub const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+pub const NBD_EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-const NBD_REPLY_FLAG_DONE: u16 = 1 << 0;
+pub const NBD_REPLY_FLAG_DONE: u16 = 1 << 0;
 
-const NBD_REPLY_TYPE_NONE: u16 = 0;
-const NBD_REPLY_TYPE_OFFSET_DATA: u16 = 1;
-const NBD_REPLY_TYPE_BLOCK_STATUS: u16 = 5;
-const NBD_REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
-const NBD_REPLY_TYPE_ERROR: u16 = (1 << 15) + 1;
-const NBD_REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
+pub const NBD_REPLY_TYPE_NONE: u16 = 0;
+pub const NBD_REPLY_TYPE_OFFSET_DATA: u16 = 1;
+pub const NBD_REPLY_TYPE_OFFSET_HOLE: u16 = 2;
+pub const NBD_REPLY_TYPE_BLOCK_STATUS: u16 = 5;
+pub const NBD_REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
+/// Set in the type of every chunk that carries an error.
+pub const NBD_REPLY_TYPE_IS_ERROR: u16 = 1 << 15;
+pub const NBD_REPLY_TYPE_ERROR: u16 = (1 << 15) + 1;
+pub const NBD_REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
 /// The negotiated format of requests and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ReplyStyle {
+pub enum ReplyStyle {
     Simple,
     Structured,
     /// Structured, with 64-bit lengths.
@@ -33,26 +39,26 @@ pub(crate) enum ReplyStyle {
 
 /// Which request a reply is for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyTo {
+pub struct ReplyTo {
     pub cookie: u64,
     pub offset: u64,
 }
 
 /// Whether more chunks of the same reply follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Position {
+pub enum Position {
     Middle,
     Last,
 }
 
 /// A length and its status flags in a metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Descriptor {
+pub struct Descriptor {
     pub length: u64,
     pub flags: u32,
 }
 
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct SimpleReply {
     magic: U32,
@@ -60,7 +66,7 @@ struct SimpleReply {
     cookie: U64,
 }
 
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct StructuredChunk {
     magic: U32,
@@ -70,7 +76,7 @@ struct StructuredChunk {
     length: U32,
 }
 
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ExtendedChunk {
     magic: U32,
@@ -81,15 +87,76 @@ struct ExtendedChunk {
     length: U64,
 }
 
+/// Bytes of the shortest header of a reply; the type of the header is known from the first four.
+pub const REPLY_HEADER_BYTES_MIN: usize = size_of::<SimpleReply>();
+/// Bytes of the longest one.
+pub const REPLY_HEADER_BYTES_MAX: usize = size_of::<ExtendedChunk>();
+
+/// The header of a reply or of one of its chunks, of any kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyHeader {
+    Simple {
+        error: u32,
+        cookie: u64,
+    },
+    Chunk {
+        flags: u16,
+        kind: u16,
+        cookie: u64,
+        length: u64,
+    },
+}
+
+impl ReplyHeader {
+    /// Bytes of the header with this magic number; `None` for one that `style` does not have.
+    pub fn size(style: ReplyStyle, magic: [u8; 4]) -> Option<usize> {
+        match (u32::from_be_bytes(magic), style) {
+            (NBD_SIMPLE_REPLY_MAGIC, ReplyStyle::Simple | ReplyStyle::Structured) => {
+                Some(size_of::<SimpleReply>())
+            }
+            (NBD_STRUCTURED_REPLY_MAGIC, ReplyStyle::Structured) => {
+                Some(size_of::<StructuredChunk>())
+            }
+            (NBD_EXTENDED_REPLY_MAGIC, ReplyStyle::Extended) => Some(size_of::<ExtendedChunk>()),
+            _ => None,
+        }
+    }
+
+    /// Parses a header; `bytes` are as many as [`size`](Self::size) says.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if let Ok(raw) = SimpleReply::ref_from_bytes(bytes) {
+            return Some(Self::Simple {
+                error: raw.error.get(),
+                cookie: raw.cookie.get(),
+            });
+        }
+        if let Ok(raw) = StructuredChunk::ref_from_bytes(bytes) {
+            return Some(Self::Chunk {
+                flags: raw.flags.get(),
+                kind: raw.kind.get(),
+                cookie: raw.cookie.get(),
+                length: raw.length.get().into(),
+            });
+        }
+        let raw = ExtendedChunk::ref_from_bytes(bytes).ok()?;
+        Some(Self::Chunk {
+            flags: raw.flags.get(),
+            kind: raw.kind.get(),
+            cookie: raw.cookie.get(),
+            length: raw.length.get(),
+        })
+    }
+}
+
 /// Appends encoded replies to a buffer.
-pub(crate) struct Encoder<'a> {
+pub struct Encoder<'a> {
     pub style: ReplyStyle,
     pub into: &'a mut Vec<u8>,
 }
 
 impl Encoder<'_> {
     /// A reply without data.
-    pub(crate) fn done(&mut self, to: ReplyTo) {
+    pub fn done(&mut self, to: ReplyTo) {
         match self.style {
             ReplyStyle::Simple => self.simple(to, 0),
             _ => self.chunk(to, Position::Last, NBD_REPLY_TYPE_NONE, 0),
@@ -97,7 +164,7 @@ impl Encoder<'_> {
     }
 
     /// The header before the `length` bytes of a read, at least one, in a single chunk.
-    pub(crate) fn data(&mut self, to: ReplyTo, length: u64) {
+    pub fn data(&mut self, to: ReplyTo, length: u64) {
         match self.style {
             ReplyStyle::Simple => self.simple(to, 0),
             _ => {
@@ -108,7 +175,7 @@ impl Encoder<'_> {
     }
 
     /// An error with a message for the user, and its offset if that is known.
-    pub(crate) fn error(&mut self, to: ReplyTo, error: NbdError, message: &str, at: Option<u64>) {
+    pub fn error(&mut self, to: ReplyTo, error: NbdError, message: &str, at: Option<u64>) {
         if self.style == ReplyStyle::Simple {
             return self.simple(to, error as u32);
         }
@@ -127,7 +194,7 @@ impl Encoder<'_> {
     }
 
     /// The status of a range in one context; at least one descriptor.
-    pub(crate) fn block_status(
+    pub fn block_status(
         &mut self,
         to: ReplyTo,
         position: Position,
@@ -196,7 +263,7 @@ impl Encoder<'_> {
 }
 
 /// The start of `text`, at most `bytes` long.
-pub(crate) fn truncate(text: &str, bytes: usize) -> &str {
+pub fn truncate(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -232,6 +299,31 @@ mod tests {
         for (style, size) in sizes {
             assert_eq!(encoded(style, |encoder| encoder.done(TO)).len(), size);
         }
+    }
+
+    #[test]
+    fn encoded_header_parses_to_the_same() {
+        let parse = |style| {
+            let bytes = encoded(style, |encoder| encoder.done(TO));
+            let magic = bytes[..4].try_into().unwrap();
+            assert_eq!(ReplyHeader::size(style, magic), Some(bytes.len()));
+            ReplyHeader::parse(&bytes).unwrap()
+        };
+        let simple = ReplyHeader::Simple {
+            error: 0,
+            cookie: 7,
+        };
+        let chunk = ReplyHeader::Chunk {
+            flags: NBD_REPLY_FLAG_DONE,
+            kind: NBD_REPLY_TYPE_NONE,
+            cookie: 7,
+            length: 0,
+        };
+        assert_eq!(parse(ReplyStyle::Simple), simple);
+        assert_eq!(parse(ReplyStyle::Structured), chunk);
+        assert_eq!(parse(ReplyStyle::Extended), chunk);
+        let extended = NBD_EXTENDED_REPLY_MAGIC.to_be_bytes();
+        assert_eq!(ReplyHeader::size(ReplyStyle::Structured, extended), None);
     }
 
     #[test]

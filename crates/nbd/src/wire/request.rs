@@ -10,24 +10,27 @@ use super::reply::ReplyStyle;
 const NBD_REQUEST_MAGIC: u32 = 0x2560_9513;
 const NBD_EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 
-pub(crate) mod command {
-    pub(crate) const READ: u16 = 0;
-    pub(crate) const WRITE: u16 = 1;
-    pub(crate) const DISC: u16 = 2;
-    pub(crate) const FLUSH: u16 = 3;
-    pub(crate) const TRIM: u16 = 4;
-    pub(crate) const CACHE: u16 = 5;
-    pub(crate) const WRITE_ZEROES: u16 = 6;
-    pub(crate) const BLOCK_STATUS: u16 = 7;
+pub mod command {
+    pub const READ: u16 = 0;
+    pub const WRITE: u16 = 1;
+    pub const DISC: u16 = 2;
+    pub const FLUSH: u16 = 3;
+    pub const TRIM: u16 = 4;
+    pub const CACHE: u16 = 5;
+    pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
+    /// Of `extant:assign` (docs/formats/nbd.md).
+    pub const EXTANT_ASSIGN: u16 = 0xea00;
+    pub const EXTANT_WRITE_ZEROES: u16 = 0xea01;
 }
 
-pub(crate) mod command_flag {
-    pub(crate) const FUA: u16 = 1 << 0;
-    pub(crate) const NO_HOLE: u16 = 1 << 1;
-    pub(crate) const DF: u16 = 1 << 2;
-    pub(crate) const REQ_ONE: u16 = 1 << 3;
-    pub(crate) const FAST_ZERO: u16 = 1 << 4;
-    pub(crate) const PAYLOAD_LEN: u16 = 1 << 5;
+pub mod command_flag {
+    pub const FUA: u16 = 1 << 0;
+    pub const NO_HOLE: u16 = 1 << 1;
+    pub const DF: u16 = 1 << 2;
+    pub const REQ_ONE: u16 = 1 << 3;
+    pub const FAST_ZERO: u16 = 1 << 4;
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -54,7 +57,7 @@ struct ExtendedRequest {
 
 /// The header of a request, of either kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestHeader {
+pub struct RequestHeader {
     pub flags: u16,
     pub command: u16,
     /// The client's identifier of the request.
@@ -65,7 +68,7 @@ pub(crate) struct RequestHeader {
 
 impl RequestHeader {
     /// Bytes of a header.
-    pub(crate) fn size(style: ReplyStyle) -> usize {
+    pub fn size(style: ReplyStyle) -> usize {
         match style {
             ReplyStyle::Extended => size_of::<ExtendedRequest>(),
             ReplyStyle::Simple | ReplyStyle::Structured => size_of::<CompactRequest>(),
@@ -74,7 +77,7 @@ impl RequestHeader {
 
     /// Parses the header at the start of `bytes`, which must be long enough; `None` for another
     /// magic number.
-    pub(crate) fn parse(style: ReplyStyle, bytes: &[u8]) -> Option<Self> {
+    pub fn parse(style: ReplyStyle, bytes: &[u8]) -> Option<Self> {
         match style {
             ReplyStyle::Extended => {
                 let (raw, _) = ExtendedRequest::ref_from_prefix(bytes).ok()?;
@@ -99,8 +102,40 @@ impl RequestHeader {
         }
     }
 
+    /// Appends the header.
+    ///
+    /// # Panics
+    /// When a compact header cannot hold the length.
+    pub fn encode(&self, style: ReplyStyle, into: &mut Vec<u8>) {
+        match style {
+            ReplyStyle::Extended => {
+                let raw = ExtendedRequest {
+                    magic: NBD_EXTENDED_REQUEST_MAGIC.into(),
+                    flags: self.flags.into(),
+                    command: self.command.into(),
+                    cookie: self.cookie.into(),
+                    offset: self.offset.into(),
+                    length: self.length.into(),
+                };
+                into.extend(raw.as_bytes());
+            }
+            ReplyStyle::Simple | ReplyStyle::Structured => {
+                let length = u32::try_from(self.length).expect("split at the limits");
+                let raw = CompactRequest {
+                    magic: NBD_REQUEST_MAGIC.into(),
+                    flags: self.flags.into(),
+                    command: self.command.into(),
+                    cookie: self.cookie.into(),
+                    offset: self.offset.into(),
+                    length: length.into(),
+                };
+                into.extend(raw.as_bytes());
+            }
+        }
+    }
+
     /// Bytes that follow the header.
-    pub(crate) fn payload(&self, style: ReplyStyle) -> u64 {
+    pub fn payload(&self, style: ReplyStyle) -> u64 {
         let has_payload = match style {
             // A write without the flag violates the protocol, but its data follows all the same.
             ReplyStyle::Extended => {
@@ -120,6 +155,23 @@ mod tests {
     fn headers_have_the_sizes_of_the_specification() {
         assert_eq!(RequestHeader::size(ReplyStyle::Simple), 28);
         assert_eq!(RequestHeader::size(ReplyStyle::Extended), 32);
+    }
+
+    #[test]
+    fn encoded_header_parses_to_the_same() {
+        let header = RequestHeader {
+            flags: command_flag::FUA,
+            command: command::WRITE,
+            cookie: 1 << 40,
+            offset: 1 << 50,
+            length: 1 << 20,
+        };
+        for style in [ReplyStyle::Simple, ReplyStyle::Extended] {
+            let mut bytes = Vec::new();
+            header.encode(style, &mut bytes);
+            assert_eq!(bytes.len(), RequestHeader::size(style));
+            assert_eq!(RequestHeader::parse(style, &bytes), Some(header));
+        }
     }
 
     #[test]

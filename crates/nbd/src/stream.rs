@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::Connection;
 
 use crate::socket::{Socket, Wait};
 
@@ -20,15 +20,16 @@ const CIPHERTEXT_BYTES: usize = 64 << 10;
 /// Time limit for sending the TLS close notification.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The byte stream of a connection.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     socket: Arc<Socket>,
     tls: Option<TlsLayer>,
 }
 
 #[derive(Debug)]
 struct TlsLayer {
-    connection: Mutex<ServerConnection>,
+    connection: Mutex<Connection>,
     received: Mutex<Received>,
 }
 
@@ -42,21 +43,17 @@ struct Received {
 
 impl Stream {
     /// A plain stream.
-    pub(crate) fn new(socket: Arc<Socket>) -> Self {
+    pub fn new(socket: Arc<Socket>) -> Self {
         Self { socket, tls: None }
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
+    /// TLS is on.
+    pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Starts TLS with the next byte.
-    pub(crate) fn start_tls(
-        &mut self,
-        config: Arc<ServerConfig>,
-        deadline: Instant,
-    ) -> io::Result<()> {
-        let mut connection = ServerConnection::new(config).map_err(io::Error::other)?;
+    /// Starts TLS with the next byte, as a server or a client.
+    pub fn start_tls(&mut self, mut connection: Connection, deadline: Instant) -> io::Result<()> {
         let mut socket = Handshaking {
             socket: &self.socket,
             deadline,
@@ -76,7 +73,7 @@ impl Stream {
     }
 
     /// Reads some bytes; 0 at the end of the stream. `into` is not empty.
-    pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+    pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         match &self.tls {
             None => self.socket.read(into, wait),
             Some(tls) => tls.read(&self.socket, into, wait),
@@ -84,18 +81,18 @@ impl Stream {
     }
 
     /// The socket's receive buffer is not empty.
-    pub(crate) fn has_input(&self) -> bool {
+    pub fn has_input(&self) -> bool {
         self.socket.has_input()
     }
 
     /// For polling. It does not report plaintext that the TLS layer has buffered; a non-blocking
     /// read does.
-    pub(crate) fn input(&self) -> BorrowedFd<'_> {
+    pub fn input(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Fills `into`.
-    pub(crate) fn read_exact(&self, mut into: &mut [u8], wait: Wait) -> io::Result<()> {
+    pub fn read_exact(&self, mut into: &mut [u8], wait: Wait) -> io::Result<()> {
         while !into.is_empty() {
             match self.read(into, wait)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -106,20 +103,26 @@ impl Stream {
     }
 
     /// Writes all of `parts`, and advances them.
-    pub(crate) fn write(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub fn write(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         match &self.tls {
             None => self.socket.write(parts),
             Some(tls) => tls.write(&self.socket, parts),
         }
     }
 
+    /// Limits how long a blocking read and a write may wait.
+    pub fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(timeout)?;
+        self.socket.set_write_timeout(timeout)
+    }
+
     /// Makes every current and later read and write fail.
-    pub(crate) fn abort(&self) {
+    pub fn abort(&self) {
         self.socket.shutdown(Shutdown::Both);
     }
 
     /// Ends the stream in both directions; nothing is written or read afterwards.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if let Some(tls) = &self.tls {
             tls.lock().send_close_notify();
             // Best effort: the client may have disconnected, or may not read.
@@ -131,7 +134,7 @@ impl Stream {
 }
 
 impl TlsLayer {
-    fn lock(&self) -> MutexGuard<'_, ServerConnection> {
+    fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock()
     }
 
@@ -182,7 +185,7 @@ impl TlsLayer {
     }
 }
 
-fn drain(connection: &mut ServerConnection, into: &mut Vec<u8>) -> io::Result<()> {
+fn drain(connection: &mut Connection, into: &mut Vec<u8>) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(into)?;
     }
