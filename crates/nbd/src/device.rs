@@ -13,10 +13,10 @@ use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState
 use parking_lot::Mutex;
 
 use crate::connection::Job;
-use crate::limits::{self, ZEROES_BYTES_MAX};
+use crate::limits::{self, ZEROES_BYTES_MAX, zeroes};
 use crate::options::{NbdAccess, NbdOptions};
 use crate::reply::{Payload, StatusRun};
-use crate::session::{Sessions, zeroes};
+use crate::session::Sessions;
 use crate::uri::NbdUri;
 use crate::wire::negotiation::transmission_flag as flag;
 use crate::wire::request::{command, command_flag};
@@ -114,10 +114,10 @@ impl NbdDevice {
             let result = result.map_err(|error| error.in_range(range_of(job)));
             let owner = &mut results[part.owner];
             *owner = std::mem::replace(owner, Ok(())).and(result);
-            match self.sessions.needs_flush() {
-                true => self.flush_now(),
-                false => Ok(()),
+            if self.sessions.needs_flush() {
+                self.flush_now()?;
             }
+            Ok(())
         });
         if !flushes.is_empty() && self.has(flag::SEND_FLUSH) {
             let flushed = self.flush_now();

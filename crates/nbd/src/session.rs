@@ -1,6 +1,6 @@
 //! The connections of a device: batches on them, and their replacement when one is lost.
 //!
-//! A *session* is a set of connections to one run of the server, as far as the client can know. If
+//! A *session* is a set of connections that the client takes for those to one run of the server. If
 //! one connection ends, the whole session does: the server may have been started again, and what is
 //! repeated then must not run beside newer changes. The thread that finds its session ended makes
 //! the next one, while others wait for it; docs/internals/nbd.md has the states.
@@ -41,14 +41,6 @@ const LOSSES_MAX: u32 = 5;
 /// Time limit for connections after the first: a server that takes one client leaves others in its
 /// queue.
 const EXTRA_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// `length` bytes of zeros.
-pub(crate) fn zeroes<'a>(length: u64) -> WriteBuffers<'a> {
-    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-    let parts = (0..length).step_by(ZEROES.len());
-    let part = |start: u64| &ZEROES[..(length - start).min(ZEROES.len() as u64) as usize];
-    parts.map(part).collect()
-}
 
 /// Connections that end together.
 struct Session {
@@ -99,6 +91,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.has_ended() {
+            // The end of one must not abort the others before they say goodbye.
+            self.end.connections.lock().clear();
             for connection in &self.connections {
                 connection.disconnect();
             }
@@ -322,7 +316,7 @@ impl Sessions {
     }
 }
 
-/// What it takes to open a session.
+/// Parameters for opening a session.
 struct Opener<'a> {
     uri: &'a NbdUri,
     options: &'a NbdOptions,

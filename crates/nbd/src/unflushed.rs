@@ -11,8 +11,7 @@ use extant_space::ByteRange;
 use smallvec::smallvec;
 
 use crate::connection::Job;
-use crate::limits::ZEROES_BYTES_MAX;
-use crate::session::zeroes;
+use crate::limits::{ZEROES_BYTES_MAX, zeroes};
 use crate::wire::request::command;
 
 /// Approximate memory of a change without its data.
