@@ -9,7 +9,9 @@ use extant_blockdev::{
     Device, Features, Geometry, Operation, Persistence, RangeStatus, ReadBuffers, Request, Speed,
     WriteBuffers, ZeroedSpace, Zeroing, submit_within,
 };
-use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result,
+};
 use parking_lot::Mutex;
 
 use crate::connection::Job;
@@ -420,6 +422,23 @@ impl Device for NbdDevice {
                 flags,
             })
         })
+    }
+
+    /// One layer, the map of the server by `extant:state`; the protocol carries none below it.
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut flow = ControlFlow::Continue(());
+        if self.geometry.features.contains(Features::EXTENTS) {
+            let name = self.name.to_string_lossy();
+            self.extents(at.range, &mut |extent| {
+                flow = visit(&at.extent(&name, extent));
+                flow
+            })?;
+        }
+        Ok(flow)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The client device of `extant-nbd` on this server, over a Unix socket.
 
+mod assign;
 mod device;
 
 use std::path::Path;

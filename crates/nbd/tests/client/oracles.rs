@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use extant_blockdev::{Device, Features, Persistence, RangeStatus, Request, Speed, Zeroing};
+use extant_blockdev::{
+    Assigned, Device, Features, Persistence, RangeStatus, Request, Speed, Zeroing,
+};
 use extant_nbd::{NbdAccess, NbdDevice, NbdOptions, NbdUri};
 use extant_space::{ByteRange, ErrorKind, ExtentState};
 use extant_testkit::command::{must, text, tool};
@@ -350,7 +352,7 @@ fn missing_server_and_missing_export_are_named() {
 }
 
 #[test]
-fn zeros_that_must_be_written_are_sent_as_data() {
+fn server_without_the_extension_assigns_nothing_and_gets_written_zeros_as_data() {
     require!(requires::tool("nbdkit"));
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
@@ -373,6 +375,8 @@ fn zeros_that_must_be_written_are_sent_as_data() {
         .write_zeroes(ByteRange::new(0, MIB), fast)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let refused = device.assign(ByteRange::new(0, MIB)).unwrap();
+    assert_eq!(refused, Assigned::Refused);
     drop((device, served));
     let log = fs::read_to_string(log).unwrap();
     assert_eq!(log.matches(" Write ").count(), 3, "{log}");
