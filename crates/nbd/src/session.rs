@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::connection::{Connection, Job, Replies};
 use crate::dial::dial;
 use crate::handshake::{self, Agreement, Wishes};
-use crate::options::{NbdOptions, NbdReconnect};
+use crate::options::{NbdAccess, NbdOptions, NbdReconnect};
 use crate::reply::{Outcome, Payload};
 use crate::stream::Stream;
 use crate::tls::ClientTls;
@@ -256,13 +256,16 @@ impl Sessions {
         drop(current);
         let reason = ended.end.reason.get().expect("the session has ended");
         let recovered = match self.options.reconnect {
-            NbdReconnect::Retry { give_up_after, .. } if !is_violation(reason) => {
+            NbdReconnect::Retry { give_up_after, .. } if !is_final(reason) => {
                 self.reconnect(ended, give_up_after)
             }
             _ => Err(reason.clone()),
         };
         let mut state = self.state.lock();
         let recovered = recovered.map(Arc::new).map_err(|error| {
+            if self.options.access == NbdAccess::ReadOnly {
+                return error;
+            }
             error.advice("what was written since the last flush is in doubt; open the device again")
         });
         *state = match &recovered {
@@ -287,7 +290,7 @@ impl Sessions {
                 Ok(session) => return Ok(session),
                 Err(error) => error,
             };
-            if is_violation(&error) || Instant::now() + pause >= deadline {
+            if is_final(&error) || Instant::now() + pause >= deadline {
                 return Err(error);
             }
             thread::sleep(pause);
@@ -310,9 +313,8 @@ impl Sessions {
         if is_same {
             return Ok(());
         }
-        Err(handshake::violation(
-            "after a reconnect the export has another size, other flags or block sizes",
-        ))
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("after a reconnect the export has another size, other flags or block sizes"))
     }
 }
 
@@ -441,8 +443,8 @@ fn ended() -> Error {
     Error::new(ErrorKind::Io).detail("the connection is lost: the server disconnected")
 }
 
-/// The kind that only violations have, of the reasons for which a session ends.
-fn is_violation(error: &Error) -> bool {
+/// Another attempt is of no use. Only violations of the protocol and another export have the kind.
+fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::InvalidArgument
 }
 

@@ -420,6 +420,24 @@ fn server_that_stops_replying_is_lost() {
 }
 
 #[test]
+fn server_that_replies_byte_by_byte_is_lost() {
+    let server = Scripted::new(|peer| {
+        peer.negotiate();
+        if let Some(asked) = peer.request() {
+            peer.chunk_header(asked.cookie, DONE, DATA, 8 + asked.length);
+            peer.send(&[&asked.offset.to_be_bytes()]);
+            for _ in 0..asked.length {
+                peer.send(&[&[0]]);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    });
+    let device = NbdDevice::connect(server.uri(), impatient()).unwrap();
+    let error = device.read_at(&mut [0; 4096], 0).unwrap_err();
+    assert!(error.to_string().contains("does not reply"), "{error}");
+}
+
+#[test]
 fn server_that_disconnects_at_each_request_fails_it_in_the_end() {
     let server = Scripted::new(|peer| {
         peer.negotiate();
