@@ -16,8 +16,10 @@ use extant_blockdev::{
     Operation, Persistence, RangeStatus, Request, Speed, Zeroing,
 };
 use extant_export::ServerOptions;
+use extant_image::device::{DeviceOptions, ImageDevice};
 use extant_nbd::{NbdAssign, NbdDevice, NbdOptions};
 use extant_space::{ByteRange, ErrorKind, ExtentState, LayerRange, Result};
+use extant_testkit::command::{must, tool};
 use extant_testkit::oracle::filefrag;
 use extant_testkit::{require, requires};
 use tempfile::TempDir;
@@ -184,6 +186,49 @@ fn wait_for(file: &Path) {
         assert!(start.elapsed() < TEST_TIMEOUT, "no {}", file.display());
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn assign_through_two_servers_and_qcow2_is_few_extents_of_the_host_file() {
+    require!(requires::tool("filefrag"), requires::tool("qemu-img"));
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("disk.qcow2");
+    let qemu_img = |arguments: &[&str]| {
+        must(tool("qemu-img").args(arguments));
+    };
+    let image = path.to_str().unwrap();
+    qemu_img(&["create", "-q", "-f", "qcow2", image, "256M"]);
+    let device = ImageDevice::open(&path, &DeviceOptions::default()).unwrap();
+    let lower = Served::new(Arc::new(device));
+    let upper = Served::new(Arc::new(lower.connect()));
+    let device = upper.connect();
+    let range = ByteRange::new(64 * MIB, 192 * MIB);
+    assert_eq!(device.assign(range).unwrap(), Assigned::Done);
+    let zeroed = ByteRange::new(64 * MIB, 80 * MIB);
+    device.write_zeroes(zeroed, Zeroing::WRITTEN).unwrap();
+    device.flush().unwrap();
+    let map = filefrag(&path);
+    assert!(map.bytes(ExtentState::Written) >= 16 * MIB, "{map:?}");
+    assert!(map.bytes(ExtentState::Unwritten) >= 111 * MIB, "{map:?}");
+    assert!(map.extent_count <= 8, "{map:?}");
+    drop((device, upper, lower));
+    qemu_img(&["check", "-q", image]);
+}
+
+#[test]
+fn space_that_runs_out_is_reported_through_two_servers() {
+    let below = MemoryDevice::with_options(MemoryOptions {
+        capacity: Some(MIB),
+        ..MemoryOptions::new(64 * MIB)
+    });
+    let lower = Served::new(Arc::new(below));
+    let upper = Served::new(Arc::new(lower.connect()));
+    let device = upper.connect();
+    let error = device.assign(ByteRange::new(0, 2 * MIB)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    let range = ByteRange::new(0, 2 * MIB);
+    let error = device.write_zeroes(range, Zeroing::WRITTEN).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
 }
 
 /// A server in a process of its own: this test program, started again.

@@ -499,3 +499,59 @@ fn older_option_for_an_export_is_enough() {
     device.read_at(&mut bytes, 0).unwrap();
     assert_eq!(bytes, [6; 512]);
 }
+
+/// Good replies of a read of 512 bytes and of a status, with random changes.
+fn garbled(rng: &mut fastrand::Rng, asked: Asked) -> Vec<u8> {
+    let chunk = |flags: u16, kind: u16, payload: &[u8]| {
+        [
+            &0x668e_33ef_u32.to_be_bytes()[..],
+            &flags.to_be_bytes(),
+            &kind.to_be_bytes(),
+            &asked.cookie.to_be_bytes(),
+            &(payload.len() as u32).to_be_bytes(),
+            payload,
+        ]
+        .concat()
+    };
+    let data = [&asked.offset.to_be_bytes()[..], &[7; 256]].concat();
+    let hole = [&(asked.offset + 256).to_be_bytes()[..], &[0, 0, 1, 0]].concat();
+    let status = [1_u32, 512, 3].map(u32::to_be_bytes).concat();
+    let parts = [
+        chunk(0, DATA, &data),
+        chunk(0, HOLE, &hole),
+        chunk(0, STATUS, &status),
+        chunk(0, ERROR, &[0, 0, 0, 5, 0, 0]),
+        chunk(DONE, 0, &[]),
+    ];
+    let mut bytes: Vec<u8> = parts
+        .into_iter()
+        .filter(|_| rng.u32(0..3) > 0)
+        .flatten()
+        .collect();
+    for _ in 0..rng.usize(0..4) {
+        if let Some(byte) = rng.choice(&mut bytes) {
+            *byte = rng.u8(..);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn garbled_replies_end_every_request_with_a_result() {
+    for seed in 0..60 {
+        let server = Scripted::new(move |peer| {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            peer.negotiate();
+            while let Some(asked) = peer.request() {
+                peer.send(&[&garbled(&mut rng, asked)]);
+            }
+        });
+        eprintln!("seed {seed}");
+        let device = NbdDevice::connect(server.uri(), impatient()).unwrap();
+        let mut bytes = [0; 512];
+        for _ in 0..3 {
+            let _ = device.read_at(&mut bytes, 4096);
+            let _ = status(&device);
+        }
+    }
+}
