@@ -1,6 +1,9 @@
 //! The device on this server reports and does the same as the device below.
 
+use std::fs;
+use std::net::Ipv4Addr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -8,9 +11,10 @@ use std::time::Duration;
 use extant_blockdev::{
     Device, Features, MemoryDevice, MemoryOptions, Persistence, RangeStatus, Request, Zeroing,
 };
-use extant_export::ServerOptions;
+use extant_export::{Address, ClientCertificates, ServerOptions, Tls, TlsRequirement};
 use extant_nbd::{NbdDevice, NbdOptions};
 use extant_space::{ByteRange, ErrorKind, Extent};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::{MIB, Served, TEST_TIMEOUT, listen, uri};
 
@@ -201,5 +205,64 @@ fn server_that_shuts_down_and_starts_again_is_not_noticed() {
         let mut read = [0; 8192];
         below.read_at(&mut read, at * 8192).unwrap();
         assert_eq!(read, [(round % 251) as u8; 8192]);
+    }
+}
+
+/// An authority, and certificates by it for a server at localhost and a client.
+fn certificates(directory: &Path) {
+    let authority_key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = authority.self_signed(&authority_key).unwrap();
+    fs::write(directory.join("ca-cert.pem"), certificate.pem()).unwrap();
+    let issuer = Issuer::new(authority, authority_key);
+    for who in ["server", "client"] {
+        let key = KeyPair::generate().unwrap();
+        let parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = parameters.signed_by(&key, &issuer).unwrap();
+        let path = |what: &str| directory.join(format!("{who}-{what}.pem"));
+        fs::write(path("cert"), certificate.pem()).unwrap();
+        fs::write(path("key"), key.serialize_pem()).unwrap();
+    }
+}
+
+#[test]
+fn device_over_tcp_with_and_without_tls_gets_its_data() {
+    let directory = tempfile::tempdir().unwrap();
+    certificates(directory.path());
+    let clients = ClientCertificates::Required;
+    let requirement = TlsRequirement::Optional;
+    let tls = Tls::from_directory(directory.path(), clients, requirement).unwrap();
+    let options = ServerOptions {
+        tls: Some(tls),
+        ..ServerOptions::default()
+    };
+    let server = listen(
+        directory.path(),
+        Arc::new(MemoryDevice::new(64 * MIB)),
+        options,
+    );
+    let any_port = Address::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    let Address::Tcp(bound) = server.listen(&any_port).unwrap() else {
+        panic!("another kind of address");
+    };
+    let port = bound.port();
+    let path = directory.path().display();
+    for (number, uri) in [
+        format!("nbd://127.0.0.1:{port}/disk"),
+        format!("nbds://127.0.0.1:{port}/disk?tls-certificates={path}&tls-hostname=localhost"),
+        format!("nbds+unix:///disk?socket={path}/s&tls-certificates={path}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let device = NbdDevice::connect(&uri.parse().unwrap(), NbdOptions::default()).unwrap();
+        let data: Vec<u8> = (0..5 << 20_u32)
+            .map(|at: u32| ((at / 7) as u8).wrapping_add(number as u8))
+            .collect();
+        device.write_at(&data, 512, Persistence::Fua).unwrap();
+        let mut read = vec![0; data.len()];
+        device.read_at(&mut read, 512).unwrap();
+        assert!(read == data, "{uri}");
     }
 }
