@@ -2,9 +2,10 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `busy`, `command`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries of
-//!    operations on busy files; other programs; FUSE over io_uring, turned on; a deadline for tests
-//!    on FUSE mounts; the `main` of programs whose instructions are counted; Debian packages
+//! 1. `busy`, `command`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `listener`, `packages`:
+//!    retries of operations on busy files; other programs; FUSE over io_uring, turned on; a
+//!    deadline for tests on FUSE mounts; the `main` of programs whose instructions are counted;
+//!    sockets of servers that start; Debian packages
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; what a test needs; programs
 //!    run by an unprivileged user; directories for one test
 //! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
@@ -29,6 +30,7 @@ pub mod guest;
 pub mod hot_paths;
 pub mod lab;
 pub mod libvirt;
+pub mod listener;
 mod mke2fs;
 pub mod newer;
 pub mod oracle;

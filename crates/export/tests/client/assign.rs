@@ -21,7 +21,7 @@ use extant_nbd::{NbdAssign, NbdDevice, NbdOptions};
 use extant_space::{ByteRange, ErrorKind, ExtentState, LayerRange, Result};
 use extant_testkit::command::{must, tool};
 use extant_testkit::oracle::filefrag;
-use extant_testkit::{require, requires};
+use extant_testkit::{listener, require, requires};
 use tempfile::TempDir;
 
 use crate::{MIB, Served, TEST_TIMEOUT, listen, uri};
@@ -243,7 +243,7 @@ impl Process {
         command.args(["--exact", "assign::server_of_other_tests", "--ignored"]);
         command.env(SERVER_DIRECTORY, directory);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
-        wait_for(&directory.join("s"));
+        listener::wait_for(&directory.join("s"));
         Self { child }
     }
 

@@ -4,15 +4,10 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use extant_nbd::NbdUri;
 use extant_testkit::command::{must, run, tool};
-
-/// A server that does not start fails the test.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+use extant_testkit::listener;
 
 /// A server; killed when dropped.
 pub struct Served {
@@ -35,16 +30,8 @@ impl Served {
             process: Process::Child(child),
             socket,
         };
-        served.wait_for(&served.socket);
+        listener::wait_for(&served.socket);
         served
-    }
-
-    fn wait_for(&self, file: &Path) {
-        let start = Instant::now();
-        while !file.exists() {
-            assert!(start.elapsed() < START_TIMEOUT, "the server does not start");
-            thread::sleep(POLL_INTERVAL);
-        }
     }
 
     /// nbdkit with these arguments: filters, plugin and parameters. To be called by a thread that
@@ -90,11 +77,10 @@ impl Served {
                 .arg(&pid_file),
         );
         let served = Self {
-            process: Process::Daemon(pid_file.clone()),
+            process: Process::Daemon(pid_file),
             socket,
         };
-        served.wait_for(&pid_file);
-        served.wait_for(&served.socket);
+        listener::wait_for(&served.socket);
         served
     }
 
