@@ -288,6 +288,7 @@ impl<'a> Handshake<'a> {
             }
             Answer::Acknowledged => {
                 let (size, flags) = about.ok_or_else(|| violation("an export without a size"))?;
+                check_size(size)?;
                 Ok(Some(ExportInformation {
                     size,
                     flags,
@@ -309,8 +310,10 @@ impl<'a> Handshake<'a> {
             self.receive(&mut [0; wire::EXPORT_NAME_ZEROES])?;
         }
         let (size, flags) = about.split_first_chunk().expect("ten bytes");
+        let size = u64::from_be_bytes(*size);
+        check_size(size)?;
         Ok(ExportInformation {
-            size: u64::from_be_bytes(*size),
+            size,
             flags: u16::from_be_bytes([flags[0], flags[1]]),
             blocks: None,
         })
@@ -389,6 +392,14 @@ impl BlockSizes {
         }
         Ok(sizes)
     }
+}
+
+/// Offsets past it are no file offsets anywhere.
+fn check_size(size: u64) -> Result<()> {
+    if i64::try_from(size).is_err() {
+        return Err(violation(format!("an export of {size} bytes")));
+    }
+    Ok(())
 }
 
 fn push_string(data: &mut Vec<u8>, text: &str) {

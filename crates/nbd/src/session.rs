@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::connection::{Connection, Job, Replies};
 use crate::dial::dial;
 use crate::handshake::{self, Agreement, Wishes};
-use crate::options::{NbdAccess, NbdOptions, NbdReconnect};
+use crate::options::{NbdAccess, NbdOptions, NbdReconnect, NbdTimeouts};
 use crate::reply::{Outcome, Payload};
 use crate::stream::Stream;
 use crate::tls::ClientTls;
@@ -154,9 +154,17 @@ impl Sessions {
     /// Asks the server for the size, on a connection of its own.
     pub(crate) fn query_size(&self) -> Result<u64> {
         let opener = self.opener();
-        let timeouts = &self.options.timeouts;
-        let mut stream = opener.dial(timeouts.connect)?;
-        handshake::query_size(&mut stream, &opener.wishes(timeouts.handshake))
+        let NbdTimeouts {
+            mut connect,
+            mut handshake,
+            ..
+        } = self.options.timeouts;
+        if self.agreement.flags & flag::CAN_MULTI_CONN == 0 {
+            connect = connect.min(EXTRA_TIMEOUT);
+            handshake = handshake.min(EXTRA_TIMEOUT);
+        }
+        let mut stream = opener.dial(connect)?;
+        handshake::query_size(&mut stream, &opener.wishes(handshake))
     }
 
     fn opener(&self) -> Opener<'_> {

@@ -103,6 +103,10 @@ fn wrong_answers_in_the_handshake_are_violations() {
         }
     });
     answer_fails(GO, "another size", |peer| peer.answer(GO, INFO, &[0, 0, 1]));
+    answer_fails(GO, "an export of", |peer| {
+        peer.answer(GO, INFO, &export(u64::MAX, 1));
+        peer.answer(GO, ACK, &[]);
+    });
     answer_fails(GO, "without a size", |peer| peer.answer(GO, ACK, &[]));
     answer_fails(GO, "no information", |peer| peer.answer(GO, 2, &[0; 8]));
 }
