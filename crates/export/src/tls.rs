@@ -6,10 +6,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use extant_nbd::certificates::{chain, key, unusable};
 use extant_space::{Error, ErrorKind, Result};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
@@ -59,10 +58,8 @@ impl Tls {
                 .advice("use certificates: server-cert.pem, server-key.pem, ca-cert.pem")
                 .at(directory.join("keys.psk")));
         }
-        let chain = certificates(&certificate)?;
-        let key_path = directory.join("server-key.pem");
-        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-            .map_err(|error| unusable(&key_path, error))?;
+        let own_chain = chain(&certificate)?;
+        let own_key = key(&directory.join("server-key.pem"))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(&certificate, error))?;
@@ -71,7 +68,7 @@ impl Tls {
             ClientCertificates::Required => {
                 let authority = directory.join("ca-cert.pem");
                 let mut roots = RootCertStore::empty();
-                for certificate in certificates(&authority)? {
+                for certificate in chain(&authority)? {
                     roots
                         .add(certificate)
                         .map_err(|error| unusable(&authority, error))?;
@@ -85,7 +82,7 @@ impl Tls {
             }
         };
         let config = builder
-            .with_single_cert(chain, key)
+            .with_single_cert(own_chain, own_key)
             .map_err(|error| unusable(&certificate, error))?;
         Ok(Self {
             config: Arc::new(config),
@@ -98,25 +95,4 @@ impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tls({:?})", self.requirement)
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read(path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|error| unusable(path, error))?;
-    if certificates.is_empty() {
-        return Err(unusable(path, "no certificate in it"));
-    }
-    Ok(certificates)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::from(source).during("read").at(path))
-}
-
-fn unusable(path: &Path, why: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument)
-        .detail(format!("unusable for TLS: {why}"))
-        .at(path)
 }

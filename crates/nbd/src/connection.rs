@@ -23,6 +23,9 @@ use crate::stream::Stream;
 use crate::wire::reply::{ReplyHeader, ReplyStyle};
 use crate::wire::request::{RequestHeader, command, command_flag};
 
+/// Time limit for saying goodbye to a server that does not receive.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A request, without its identifier.
 #[derive(Clone, Debug)]
 pub(crate) struct Job<'a> {
@@ -74,7 +77,7 @@ pub(crate) struct Connection {
     pending: Mutex<Pending>,
     in_flight: AtomicUsize,
     silence: Duration,
-    /// Called once at the end, with the reason.
+    /// Called at the end, with the reason; the first call counts.
     on_end: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -83,6 +86,8 @@ struct Pending {
     requests: HashMap<u64, InFlight>,
     /// Of the last reply, or the first request after none.
     active: Instant,
+    /// A reply is being received, whose request is not among `requests`.
+    is_receiving: bool,
     has_ended: bool,
 }
 
@@ -109,6 +114,7 @@ impl Connection {
                 next_cookie: 1,
                 requests: HashMap::new(),
                 active: Instant::now(),
+                is_receiving: false,
                 has_ended: false,
             }),
             in_flight: AtomicUsize::new(0),
@@ -200,22 +206,26 @@ impl Connection {
         let _end = EndOnDrop(self);
         let is_patient = || {
             let pending = self.pending.lock();
-            pending.requests.is_empty() || pending.active.elapsed() < self.silence
+            let is_idle = pending.requests.is_empty() && !pending.is_receiving;
+            is_idle || pending.active.elapsed() < self.silence
         };
         let mut input = Input::new(&self.stream, &is_patient);
+        // Delivered after the end is known: a batch must not send again on this connection.
+        let mut current = DeliverOnDrop(None);
         loop {
-            if let Err(error) = self.receive_reply(&mut input) {
+            if let Err(error) = self.receive_reply(&mut input, &mut current) {
                 return self.end(&error);
             }
         }
     }
 
-    fn receive_reply(&self, input: &mut Input<'_>) -> Result<()> {
+    fn receive_reply(&self, input: &mut Input<'_>, current: &mut DeliverOnDrop) -> Result<()> {
         let style = self.agreement.style;
         let header = input.read_header(style)?;
         let (ReplyHeader::Simple { cookie, .. } | ReplyHeader::Chunk { cookie, .. }) = header;
         let mut pending = self.pending.lock();
         pending.active = Instant::now();
+        pending.is_receiving = true;
         let request = pending.requests.remove(&cookie);
         drop(pending);
         let request = request.ok_or_else(|| {
@@ -223,31 +233,34 @@ impl Connection {
                 "a reply to request {cookie}, which is not in flight"
             ))
         })?;
-        let mut request = DeliverOnDrop(Some(request));
         let contexts = &self.agreement.contexts;
-        let in_flight = request.0.as_mut().expect("until it is delivered");
-        if !in_flight.partial.receive(&header, style, contexts, input)? {
-            let in_flight = request.0.take().expect("until it is delivered");
-            let mut pending = self.pending.lock();
-            pending.requests.insert(cookie, in_flight);
+        let in_flight = current.0.insert(request);
+        let is_complete = in_flight.partial.receive(&header, style, contexts, input)?;
+        let request = current.0.take().expect("it was inserted");
+        let mut pending = self.pending.lock();
+        pending.is_receiving = false;
+        if !is_complete {
+            pending.requests.insert(cookie, request);
             return Ok(());
         }
+        drop(pending);
         let InFlight {
             replies,
             at,
             partial,
-        } = request.0.take().expect("until it is delivered");
+        } = request;
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        let (outcome, result) = match partial.finish(contexts) {
-            Ok(outcome) => (outcome, Ok(())),
-            Err(error) => (Outcome::Lost, Err(error)),
+        let error = match partial.finish(contexts) {
+            Ok(Outcome::Lost) => Error::new(ErrorKind::Io).detail("the server is shutting down"),
+            Ok(outcome) => {
+                replies.deliver(at, outcome);
+                return Ok(());
+            }
+            Err(error) => error,
         };
-        let is_shutdown = result.is_ok() && matches!(outcome, Outcome::Lost);
-        replies.deliver(at, outcome);
-        if is_shutdown {
-            return Err(Error::new(ErrorKind::Io).detail("the server is shutting down"));
-        }
-        result
+        (self.on_end)(&error);
+        replies.deliver(at, Outcome::Lost);
+        Err(error)
     }
 
     /// Ends the connection for a reason; the first one counts.
@@ -271,6 +284,7 @@ impl Connection {
     /// Says goodbye, and ends the connection.
     pub(crate) fn disconnect(&self) {
         let _sender = self.sender.lock();
+        let _ = self.stream.set_timeouts(Some(GOODBYE_TIMEOUT));
         let mut header = Vec::new();
         let disconnect = RequestHeader {
             flags: 0,

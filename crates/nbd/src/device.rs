@@ -9,15 +9,17 @@ use extant_blockdev::{
     Device, Features, Geometry, Operation, Persistence, RangeStatus, ReadBuffers, Request, Speed,
     WriteBuffers, ZeroedSpace, Zeroing, submit_within,
 };
-use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result,
+};
 use parking_lot::Mutex;
 
 use crate::connection::Job;
 use crate::exclusion::Writer;
-use crate::limits::{self, ZEROES_BYTES_MAX};
+use crate::limits::{self, ZEROES_BYTES_MAX, zeroes};
 use crate::options::{NbdAccess, NbdOptions};
 use crate::reply::{Payload, StatusRun};
-use crate::session::{Sessions, zeroes};
+use crate::session::Sessions;
 use crate::uri::NbdUri;
 use crate::wire::negotiation::transmission_flag as flag;
 use crate::wire::request::{command, command_flag};
@@ -53,8 +55,9 @@ impl NbdDevice {
     /// # Errors
     /// With the URI as the path: `NotFound` without that export or server, `ReadOnly` for a
     /// read-only export that is to be written, `InUse` if another client of this host writes to
-    /// it, `PermissionDenied` for what TLS or the server denies, `Unsupported` for a server before fixed newstyle, `InvalidArgument` for one that
-    /// violates the protocol, and errors of the socket.
+    /// it, `PermissionDenied` if TLS or the server denies it, `Unsupported` for a server before
+    /// fixed newstyle, `InvalidArgument` for one that violates the protocol, and errors of the
+    /// socket.
     pub fn connect(uri: &NbdUri, options: NbdOptions) -> Result<Self> {
         let uri = &uri.clone().with_absolute_socket();
         let access = options.access;
@@ -128,10 +131,10 @@ impl NbdDevice {
             let result = result.map_err(|error| error.in_range(range_of(job)));
             let owner = &mut results[part.owner];
             *owner = std::mem::replace(owner, Ok(())).and(result);
-            match self.sessions.needs_flush() {
-                true => self.flush_now(),
-                false => Ok(()),
+            if self.sessions.needs_flush() {
+                self.flush_now()?;
             }
+            Ok(())
         });
         if !flushes.is_empty() && self.has(flag::SEND_FLUSH) {
             let flushed = self.flush_now();
@@ -186,7 +189,7 @@ impl NbdDevice {
             let runs = context(payload).expect("the context was agreed on");
             let end = at + length;
             for run in runs {
-                // The last one may be longer than what was asked for.
+                // The last one may be longer than the requested access.
                 let part = ByteRange::new(at, at.saturating_add(run.length).min(end));
                 if part.is_empty() {
                     break;
@@ -434,6 +437,23 @@ impl Device for NbdDevice {
                 flags,
             })
         })
+    }
+
+    /// One layer, the map of the server by `extant:state`; the protocol carries none below it.
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut flow = ControlFlow::Continue(());
+        if self.geometry.features.contains(Features::EXTENTS) {
+            let name = self.name.to_string_lossy();
+            self.extents(at.range, &mut |extent| {
+                flow = visit(&at.extent(&name, extent));
+                flow
+            })?;
+        }
+        Ok(flow)
     }
 }
 

@@ -28,7 +28,7 @@ const ANSWERS_MAX: usize = 64;
 /// The first bytes of servers without options, as of 2012.
 const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 
-/// What was agreed on with a server.
+/// Result of the negotiation with a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub style: ReplyStyle,
@@ -74,7 +74,7 @@ impl Contexts {
     }
 }
 
-/// What a client asks for.
+/// Requests of a client.
 pub(crate) struct Wishes<'a> {
     pub export: &'a str,
     pub tls: Option<&'a ClientTls>,
@@ -118,7 +118,7 @@ pub(crate) fn query_size(stream: &mut Stream, wishes: &Wishes<'_>) -> Result<u64
     // The server may have disconnected.
     let _ = handshake.send_option(option::ABORT, &[]);
     let export = export.ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported).detail("the server tells no size without an export")
+        Error::new(ErrorKind::Unsupported).detail("the server reports no size without an export")
     })?;
     Ok(export.size)
 }
@@ -288,6 +288,7 @@ impl<'a> Handshake<'a> {
             }
             Answer::Acknowledged => {
                 let (size, flags) = about.ok_or_else(|| violation("an export without a size"))?;
+                check_size(size)?;
                 Ok(Some(ExportInformation {
                     size,
                     flags,
@@ -309,8 +310,10 @@ impl<'a> Handshake<'a> {
             self.receive(&mut [0; wire::EXPORT_NAME_ZEROES])?;
         }
         let (size, flags) = about.split_first_chunk().expect("ten bytes");
+        let size = u64::from_be_bytes(*size);
+        check_size(size)?;
         Ok(ExportInformation {
-            size: u64::from_be_bytes(*size),
+            size,
             flags: u16::from_be_bytes([flags[0], flags[1]]),
             blocks: None,
         })
@@ -391,6 +394,14 @@ impl BlockSizes {
     }
 }
 
+/// Offsets past it are no file offsets anywhere.
+fn check_size(size: u64) -> Result<()> {
+    if i64::try_from(size).is_err() {
+        return Err(violation(format!("an export of {size} bytes")));
+    }
+    Ok(())
+}
+
 fn push_string(data: &mut Vec<u8>, text: &str) {
     data.extend((text.len() as u32).to_be_bytes());
     data.extend(text.as_bytes());
@@ -456,7 +467,7 @@ fn broken(source: io::Error) -> Error {
     Error::from(source).detail(detail).during("connect")
 }
 
-/// What no correct server does.
+/// The error for a server that breaks a rule of the protocol.
 pub(crate) fn violation(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument).detail(format!(
         "the server violates the protocol: {}",

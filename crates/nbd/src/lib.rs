@@ -19,9 +19,9 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `wire`, `socket`: structures and numbers of the protocol; sockets
+//! 1. `wire`, `socket`, `certificates`: structures and numbers of the protocol; sockets; PEM files
 //! 2. `stream`, `uri`, `options`: plain or encrypted bytes; addresses of exports; options
-//! 3. `tls`, `dial`, `exclusion`: certificates; connected sockets; one writer per host
+//! 3. `tls`, `dial`, `exclusion`: the client's side of TLS; connected sockets; one writer per host
 //! 4. `handshake`: the client's side of option haggling
 //! 5. `reply`, `limits`: replies of one connection, parsed and validated; geometry and features
 //! 6. `connection`: requests in flight on one connection, and the thread that receives replies
@@ -32,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 mod connection;
 mod device;
 mod dial;

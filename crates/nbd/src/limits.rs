@@ -1,6 +1,6 @@
 //! Geometry and features of a device, from what was agreed on.
 
-use extant_blockdev::{Features, Geometry, Limits, RangeLimit};
+use extant_blockdev::{Features, Geometry, Limits, RangeLimit, WriteBuffers};
 
 use crate::handshake::Agreement;
 use crate::options::NbdAccess;
@@ -65,4 +65,12 @@ pub(crate) fn geometry(agreement: &Agreement, access: NbdAccess) -> Geometry {
 pub(crate) fn maximum(agreement: &Agreement) -> u64 {
     let blocks = agreement.blocks.map(|blocks| blocks.maximum);
     u64::from(blocks.unwrap_or(ASSUMED_MAXIMUM).min(ASSUMED_MAXIMUM))
+}
+
+/// `length` bytes of zeros.
+pub(crate) fn zeroes<'a>(length: u64) -> WriteBuffers<'a> {
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    let parts = (0..length).step_by(ZEROES.len());
+    let part = |start: u64| &ZEROES[..(length - start).min(ZEROES.len() as u64) as usize];
+    parts.map(part).collect()
 }

@@ -12,7 +12,7 @@ pub struct NbdOptions {
     pub connections: u32,
     /// How long the server may take.
     pub timeouts: NbdTimeouts,
-    /// What happens when a connection is lost.
+    /// Policy for lost connections.
     pub reconnect: NbdReconnect,
     /// Whether the extension `extant:assign` is asked for.
     pub assign: NbdAssign,
@@ -39,7 +39,7 @@ pub struct NbdTimeouts {
     pub silence: Duration,
 }
 
-/// What happens when a connection is lost.
+/// Policy for lost connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NbdReconnect {
     /// Every request fails from then on.
@@ -47,7 +47,7 @@ pub enum NbdReconnect {
     /// The device connects again, repeats the changes that were not flushed, and then the requests
     /// without a reply.
     Retry {
-        /// Attempts go on for this long, with growing pauses; then every request fails.
+        /// Attempts continue for this long, with growing pauses; then every request fails.
         give_up_after: Duration,
         /// Bytes of changes that are remembered until a flush. More make the device flush by
         /// itself.

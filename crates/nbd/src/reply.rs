@@ -26,7 +26,7 @@ const ERROR_BYTES_MAX: u64 = 4 + 2 + STRING_MAX as u64 + 8;
 /// Most errors in one reply.
 const ERRORS_MAX: usize = 1024;
 
-/// What a reply is for.
+/// The request of a reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub command: u16,
@@ -43,7 +43,7 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// What a successful reply carries.
+/// Contents of a successful reply.
 #[derive(Debug, Default)]
 pub(crate) struct Payload {
     /// Of a read, as long as it.
@@ -337,7 +337,7 @@ fn check_descriptors(length: u64, descriptors: u64, size: u64) -> Result<()> {
 /// The bytes that a server sends.
 pub(crate) struct Input<'a> {
     stream: &'a Stream,
-    /// Whether to go on waiting after the socket's timeout.
+    /// False when the server takes too long.
     is_patient: &'a dyn Fn() -> bool,
     buffer: Vec<u8>,
     start: usize,
@@ -399,7 +399,9 @@ impl<'a> Input<'a> {
         loop {
             match self.stream.read(into, Wait::Forever) {
                 Ok(0) => return Err(lost("the server disconnected", None)),
-                Ok(bytes) => return Ok(bytes),
+                // A reply that comes byte by byte is none.
+                Ok(bytes) if (self.is_patient)() => return Ok(bytes),
+                Ok(_) => return Err(lost("the server does not reply", None)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !(self.is_patient)() {
                         return Err(lost("the server does not reply", Some(error)));

@@ -1,6 +1,6 @@
 //! The connections of a device: batches on them, and their replacement when one is lost.
 //!
-//! A *session* is a set of connections to one run of the server, as far as the client can know. If
+//! A *session* is a set of connections that the client takes for those to one run of the server. If
 //! one connection ends, the whole session does: the server may have been started again, and what is
 //! repeated then must not run beside newer changes. The thread that finds its session ended makes
 //! the next one, while others wait for it; docs/internals/nbd.md has the states.
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::connection::{Connection, Job, Replies};
 use crate::dial::dial;
 use crate::handshake::{self, Agreement, Wishes};
-use crate::options::{NbdOptions, NbdReconnect};
+use crate::options::{NbdAccess, NbdOptions, NbdReconnect, NbdTimeouts};
 use crate::reply::{Outcome, Payload};
 use crate::stream::Stream;
 use crate::tls::ClientTls;
@@ -41,14 +41,6 @@ const LOSSES_MAX: u32 = 5;
 /// Time limit for connections after the first: a server that takes one client leaves others in its
 /// queue.
 const EXTRA_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// `length` bytes of zeros.
-pub(crate) fn zeroes<'a>(length: u64) -> WriteBuffers<'a> {
-    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-    let parts = (0..length).step_by(ZEROES.len());
-    let part = |start: u64| &ZEROES[..(length - start).min(ZEROES.len() as u64) as usize];
-    parts.map(part).collect()
-}
 
 /// Connections that end together.
 struct Session {
@@ -99,6 +91,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.has_ended() {
+            // The end of one must not abort the others before they say goodbye.
+            self.end.connections.lock().clear();
             for connection in &self.connections {
                 connection.disconnect();
             }
@@ -160,9 +154,17 @@ impl Sessions {
     /// Asks the server for the size, on a connection of its own.
     pub(crate) fn query_size(&self) -> Result<u64> {
         let opener = self.opener();
-        let timeouts = &self.options.timeouts;
-        let mut stream = opener.dial(timeouts.connect)?;
-        handshake::query_size(&mut stream, &opener.wishes(timeouts.handshake))
+        let NbdTimeouts {
+            mut connect,
+            mut handshake,
+            ..
+        } = self.options.timeouts;
+        if self.agreement.flags & flag::CAN_MULTI_CONN == 0 {
+            connect = connect.min(EXTRA_TIMEOUT);
+            handshake = handshake.min(EXTRA_TIMEOUT);
+        }
+        let mut stream = opener.dial(connect)?;
+        handshake::query_size(&mut stream, &opener.wishes(handshake))
     }
 
     fn opener(&self) -> Opener<'_> {
@@ -209,7 +211,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Runs `jobs` side by side, each until it has a result: `done` gets it, with the number of the
+    /// Runs `jobs` concurrently, each until it has a result: `done` gets it, with the number of the
     /// job. An error of `done` fails all that is not sent.
     pub(crate) fn run(
         &self,
@@ -262,13 +264,16 @@ impl Sessions {
         drop(current);
         let reason = ended.end.reason.get().expect("the session has ended");
         let recovered = match self.options.reconnect {
-            NbdReconnect::Retry { give_up_after, .. } if !is_violation(reason) => {
+            NbdReconnect::Retry { give_up_after, .. } if !is_final(reason) => {
                 self.reconnect(ended, give_up_after)
             }
             _ => Err(reason.clone()),
         };
         let mut state = self.state.lock();
         let recovered = recovered.map(Arc::new).map_err(|error| {
+            if self.options.access == NbdAccess::ReadOnly {
+                return error;
+            }
             error.advice("what was written since the last flush is in doubt; open the device again")
         });
         *state = match &recovered {
@@ -293,7 +298,7 @@ impl Sessions {
                 Ok(session) => return Ok(session),
                 Err(error) => error,
             };
-            if is_violation(&error) || Instant::now() + pause >= deadline {
+            if is_final(&error) || Instant::now() + pause >= deadline {
                 return Err(error);
             }
             thread::sleep(pause);
@@ -316,13 +321,12 @@ impl Sessions {
         if is_same {
             return Ok(());
         }
-        Err(handshake::violation(
-            "after a reconnect the export has another size, other flags or block sizes",
-        ))
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("after a reconnect the export has another size, other flags or block sizes"))
     }
 }
 
-/// What it takes to open a session.
+/// Parameters for opening a session.
 struct Opener<'a> {
     uri: &'a NbdUri,
     options: &'a NbdOptions,
@@ -447,8 +451,8 @@ fn ended() -> Error {
     Error::new(ErrorKind::Io).detail("the connection is lost: the server disconnected")
 }
 
-/// The kind that only violations have, of the reasons for which a session ends.
-fn is_violation(error: &Error) -> bool {
+/// Another attempt is of no use. Only violations of the protocol and another export have the kind.
+fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::InvalidArgument
 }
 

@@ -1,16 +1,15 @@
 //! The client's side of TLS: certificates by the names that QEMU and libnbd use.
 
 use std::env;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_space::{Error, ErrorKind, Result};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
+use crate::certificates::{chain, key, unusable};
 use crate::uri::{NbdTls, NbdTransport};
 
 /// The name that a server at a Unix socket must have, unless `tls-hostname` says another.
@@ -35,7 +34,7 @@ impl ClientTls {
         };
         let authority = directory.join("ca-cert.pem");
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&authority)? {
+        for certificate in chain(&authority)? {
             roots
                 .add(certificate)
                 .map_err(|error| unusable(&authority, error))?;
@@ -47,10 +46,8 @@ impl ClientTls {
         let certificate = directory.join("client-cert.pem");
         let config = if certificate.exists() {
             let key_path = directory.join("client-key.pem");
-            let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-                .map_err(|error| unusable(&key_path, error))?;
             builder
-                .with_client_auth_cert(certificates(&certificate)?, key)
+                .with_client_auth_cert(chain(&certificate)?, key(&key_path)?)
                 .map_err(|error| unusable(&certificate, error))?
         } else {
             builder.with_no_client_auth()
@@ -90,25 +87,4 @@ fn default_directory() -> Result<PathBuf> {
                 .detail("no ca-cert.pem to verify the server with")
                 .advice("name its directory: ?tls-certificates=DIRECTORY")
         })
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read(path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|error| unusable(path, error))?;
-    if certificates.is_empty() {
-        return Err(unusable(path, "no certificate in it"));
-    }
-    Ok(certificates)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::from(source).during("read").at(path))
-}
-
-fn unusable(path: &Path, why: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument)
-        .detail(format!("unusable for TLS: {why}"))
-        .at(path)
 }

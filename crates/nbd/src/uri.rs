@@ -167,10 +167,10 @@ fn parse(text: &str) -> Result<NbdUri> {
         return Err(invalid("query, tls-*", "only nbds and nbds+unix take it"));
     }
     let uri = NbdUri::new(transport, decode("export", path)?)?;
-    Ok(match is_encrypted {
-        true => uri.with_tls(parameters.tls),
-        false => uri,
-    })
+    if is_encrypted {
+        return Ok(uri.with_tls(parameters.tls));
+    }
+    Ok(uri)
 }
 
 fn parse_authority(authority: &str) -> Result<(String, u16)> {
@@ -233,11 +233,10 @@ impl Parameters {
                 "tls-hostname" => {
                     parameters.tls.hostname = Some(decode("query, tls-hostname", value)?);
                 }
+                "tls-verify-peer" if matches!(value, "true" | "1" | "on" | "yes") => {}
                 "tls-verify-peer" => {
-                    if !matches!(value, "true" | "1" | "on" | "yes") {
-                        let why = "the certificate of the server is always verified";
-                        return Err(unsupported("query, tls-verify-peer", why));
-                    }
+                    let why = "the certificate of the server is always verified";
+                    return Err(unsupported("query, tls-verify-peer", why));
                 }
                 "tls-psk-file" | "tls-username" => {
                     let why = "pre-shared keys are not supported; use tls-certificates";
@@ -312,9 +311,10 @@ impl fmt::Display for NbdUri {
         match &self.transport {
             NbdTransport::Tcp { host, port } => {
                 write!(f, "nbd{encrypted}://")?;
-                match host.contains(':') {
-                    true => write!(f, "[{host}]")?,
-                    false => write!(f, "{}", encode(host))?,
+                if host.contains(':') {
+                    write!(f, "[{host}]")?;
+                } else {
+                    write!(f, "{}", encode(host))?;
                 }
                 if *port != DEFAULT_PORT {
                     write!(f, ":{port}")?;
@@ -332,10 +332,10 @@ impl fmt::Display for NbdUri {
             let hostname = tls.hostname.as_deref();
             query.extend(hostname.map(|name| format!("tls-hostname={}", encode(name))));
         }
-        match query.is_empty() {
-            true => Ok(()),
-            false => write!(f, "?{}", query.join("&")),
+        if query.is_empty() {
+            return Ok(());
         }
+        write!(f, "?{}", query.join("&"))
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `busy`, `command`, `events`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries
-//!    of operations on busy files; other programs; events of `tracing`; FUSE over io_uring, turned
-//!    on; a deadline for tests on FUSE mounts; the `main` of programs whose instructions are
-//!    counted; Debian packages
+//! 1. `busy`, `command`, `events`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `listener`,
+//!    `packages`: retries of operations on busy files; other programs; events of `tracing`; FUSE
+//!    over io_uring, turned on; a deadline for tests on FUSE mounts; the `main` of programs whose
+//!    instructions are counted; sockets of servers that start; Debian packages
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
 //! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
@@ -31,6 +31,7 @@ pub mod guest;
 pub mod hot_paths;
 pub mod lab;
 pub mod libvirt;
+pub mod listener;
 mod mke2fs;
 pub mod newer;
 pub mod oracle;

@@ -15,16 +15,19 @@ pub(crate) enum Context {
     Allocation,
     /// `extant:state`: extent states and flags (docs/formats/nbd.md).
     State,
+    /// `extant:assign`: permits the commands of the extension (docs/formats/nbd.md).
+    Assign,
 }
 
 impl Context {
-    const ALL: [Self; 2] = [Self::Allocation, Self::State];
+    const ALL: [Self; 3] = [Self::Allocation, Self::State, Self::Assign];
 
     /// Its id in replies.
     pub(crate) fn id(self) -> u32 {
         match self {
             Self::Allocation => 1,
             Self::State => 2,
+            Self::Assign => 3,
         }
     }
 
@@ -32,6 +35,7 @@ impl Context {
         match self {
             Self::Allocation => "base:allocation",
             Self::State => "extant:state",
+            Self::Assign => "extant:assign",
         }
     }
 
@@ -39,6 +43,7 @@ impl Context {
         match self {
             Self::Allocation => true,
             Self::State => export.reports_extents(),
+            Self::Assign => !export.is_read_only(&export.device().geometry()),
         }
     }
 

@@ -135,6 +135,7 @@ impl<'s> Batch<'s> {
                 Action::WriteZeroes(zeroing) => {
                     Request::new(Operation::WriteZeroes(command.range(), zeroing))
                 }
+                Action::Assign => Request::new(Operation::Assign(command.range())),
                 Action::Cache | Action::BlockStatus { .. } | Action::Refuse(..) => continue,
             });
         }

@@ -1,7 +1,8 @@
 //! `NBD_CMD_BLOCK_STATUS`: the status of blocks in each negotiated metadata context.
 //!
 //! `base:allocation` has the protocol's two flags. `extant:state` is 0 for written space that an
-//! overwrite can use as it is; its flags are listed in docs/formats/nbd.md.
+//! overwrite can use as it is; its flags are listed in docs/formats/nbd.md. `extant:assign` is
+//! always 0: it permits commands.
 
 use std::ops::ControlFlow;
 
@@ -46,6 +47,9 @@ pub(super) fn query(
         match context {
             Context::Allocation => allocation(&agreement.export, range, &mut list)?,
             Context::State => state(&agreement.export, range, &mut list)?,
+            Context::Assign => {
+                let _ = list.push(range.len(), 0);
+            }
         }
         if list.descriptors.is_empty() {
             return Err(Error::new(ErrorKind::Io)

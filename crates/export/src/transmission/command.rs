@@ -7,6 +7,7 @@ use extant_blockdev::{Geometry, Persistence, Speed, ZeroedSpace, Zeroing};
 use extant_space::ByteRange;
 
 use super::Transmission;
+use crate::handshake::Context;
 use extant_nbd::wire::error::NbdError;
 use extant_nbd::wire::reply::{ReplyStyle, ReplyTo};
 use extant_nbd::wire::request::{RequestHeader, command, command_flag as flag};
@@ -16,7 +17,7 @@ use extant_nbd::wire::request::{RequestHeader, command, command_flag as flag};
 pub(super) enum Class {
     /// Cached reads and writes, and refusals.
     Transfer,
-    /// Commands that may take long: flush, FUA, trim, write zeroes, cache, block status.
+    /// Commands that may take long: flush, FUA, trim, write zeroes, assign, cache, block status.
     Heavy,
 }
 
@@ -29,6 +30,7 @@ pub(super) enum Action {
     Trim(Persistence),
     Cache,
     WriteZeroes(Zeroing),
+    Assign,
     BlockStatus {
         descriptors: Descriptors,
         selection: Selection,
@@ -43,7 +45,7 @@ pub(super) enum Descriptors {
     Many,
 }
 
-/// The contexts that a client requests.
+/// Which contexts a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
     All,
@@ -97,7 +99,14 @@ fn validate(
     if transmission.is_stopping.load(Ordering::Relaxed) {
         return Err((NbdError::Shutdown, "the server is shutting down"));
     }
+    let is_offered = |command| match command {
+        command::EXTANT_ASSIGN | command::EXTANT_WRITE_ZEROES => {
+            agreement.contexts.contains(&Context::Assign)
+        }
+        _ => true,
+    };
     let valid = valid_flags(header.command, agreement.style)
+        .filter(|_| is_offered(header.command))
         .ok_or((NbdError::Invalid, "unknown command"))?;
     if header.flags & !valid != 0 {
         return Err((NbdError::Invalid, "a flag that the command does not have"));
@@ -114,8 +123,11 @@ fn validate(
         command::FLUSH => Action::Flush,
         command::TRIM => Action::Trim(persistence),
         command::CACHE => Action::Cache,
-        command::WRITE_ZEROES => Action::WriteZeroes(Zeroing {
-            space: if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
+        command::EXTANT_ASSIGN => Action::Assign,
+        command::WRITE_ZEROES | command::EXTANT_WRITE_ZEROES => Action::WriteZeroes(Zeroing {
+            space: if header.command == command::EXTANT_WRITE_ZEROES {
+                ZeroedSpace::Written
+            } else if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
                 ZeroedSpace::Allocated
             } else {
                 ZeroedSpace::MayUnmap
@@ -159,12 +171,14 @@ fn valid_flags(command: u16, style: ReplyStyle) -> Option<u16> {
         command::WRITE => flag::FUA | extended(flag::PAYLOAD_LEN),
         command::FLUSH | command::TRIM | command::CACHE => flag::FUA,
         command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
+        command::EXTANT_WRITE_ZEROES => flag::FUA | flag::FAST_ZERO,
+        command::EXTANT_ASSIGN => 0,
         command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE | extended(flag::PAYLOAD_LEN),
         _ => return None,
     })
 }
 
-/// Refuses commands that the export or the negotiated options do not permit.
+/// Refuses what the export or the negotiated options do not permit.
 fn check_export(
     header: &RequestHeader,
     action: Action,
@@ -173,7 +187,7 @@ fn check_export(
 ) -> Result<(), (NbdError, &'static str)> {
     let changes = matches!(
         action,
-        Action::Write(_) | Action::Trim(_) | Action::WriteZeroes(_)
+        Action::Write(_) | Action::Trim(_) | Action::WriteZeroes(_) | Action::Assign
     );
     if changes && transmission.agreement.export.is_read_only(geometry) {
         return Err((NbdError::Permission, "the export is read-only"));

@@ -55,7 +55,11 @@ impl Replies {
     pub(super) fn failed(&mut self, command: &Command, error: NbdError, cause: &Error) {
         let has_offset = matches!(
             command.action,
-            Action::Read | Action::Write(_) | Action::Trim(_) | Action::WriteZeroes(_)
+            Action::Read
+                | Action::Write(_)
+                | Action::Trim(_)
+                | Action::WriteZeroes(_)
+                | Action::Assign
         );
         let offset = match cause.range() {
             Some(range) if has_offset => range.intersection(command.range()),

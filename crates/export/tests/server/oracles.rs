@@ -101,6 +101,7 @@ fn nbdinfo_shows_size_contexts_and_map() {
         "export-size: 67108864",
         "base:allocation",
         "extant:state",
+        "extant:assign",
         "can_multi_conn: true",
         "can_fast_zero: true",
         "block_size_maximum: 33554432",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use extant_blockdev::{Device, HostDevice, HostOptions, Persistence};
+use extant_blockdev::{Device, HostDevice, HostOptions, MemoryDevice, Persistence};
 use extant_export::{Access, Export, Exports, Server, ServerOptions};
 use extant_space::{ByteRange, ErrorKind};
 
@@ -44,9 +44,9 @@ fn contexts_are_listed_by_name_and_namespace() {
             .collect()
     };
     let cases: &[(u32, &[&str], &[&str])] = &[
-        (LIST_CONTEXTS, &[], &[ALLOCATION, STATE]),
+        (LIST_CONTEXTS, &[], &[ALLOCATION, STATE, "extant:assign"]),
         (LIST_CONTEXTS, &["base:"], &[ALLOCATION]),
-        (LIST_CONTEXTS, &["extant:"], &[STATE]),
+        (LIST_CONTEXTS, &["extant:"], &[STATE, "extant:assign"]),
         (LIST_CONTEXTS, &["qemu:dirty-bitmap:"], &[]),
         (SET_CONTEXTS, &["base:"], &[]),
         (SET_CONTEXTS, &[], &[]),
@@ -209,4 +209,43 @@ fn host_file_distinguishes_unwritten_from_written() {
     let reply = client.request(STATUS, 0, 0, 3 * MIB);
     let expected = vec![(MIB, 1), (MIB, 2), (MIB, 0)];
     assert_eq!(descriptors(&reply[0]), (2, expected));
+}
+
+#[test]
+fn commands_of_the_extension_need_its_context() {
+    let (server, device) = server(ServerOptions::default());
+    const ASSIGN: u16 = 0xea00;
+    const WRITTEN: u16 = 0xea01;
+    for style in [STRUCTURED, EXTENDED] {
+        let mut client = Client::ready(&server, Some(style), &["base:allocation"]);
+        for command in [ASSIGN, WRITTEN] {
+            assert_eq!(error_of(&client.request(command, 0, 0, 4096)), 22);
+        }
+        assert_eq!(device.take_seen(), [""; 0]);
+        let mut client = Client::ready(&server, Some(style), &["extant:assign"]);
+        assert_eq!(error_of(&client.request(ASSIGN, 0, 0, 48 << 20)), 0);
+        assert_eq!(device.take_seen(), ["assign"]);
+        assert_eq!(error_of(&client.request(WRITTEN, FUA, 0, 4096)), 0);
+        assert_eq!(device.take_seen(), ["zeroes Written Any Fua"]);
+        assert_eq!(error_of(&client.request(ASSIGN, FUA, 0, 4096)), 22);
+        assert_eq!(error_of(&client.request(WRITTEN, NO_HOLE, 0, 4096)), 22);
+        assert_eq!(error_of(&client.request(ASSIGN, 0, 64 << 20, 4096)), 22);
+        assert_eq!(device.take_seen(), [""; 0]);
+        let status = client.request(STATUS, 0, 0, 8192);
+        assert_eq!((status.len(), error_of(&status)), (1, 0));
+    }
+}
+
+#[test]
+fn extension_is_not_offered_by_a_read_only_export() {
+    let device = Arc::new(MemoryDevice::new(MIB));
+    let export = Export::new("disk", "", device, Access::ReadOnly).unwrap();
+    let server = Server::new(
+        Exports::new(vec![export]).unwrap(),
+        ServerOptions::default(),
+    );
+    let mut client = Client::new(&server);
+    assert_eq!(client.option(STRUCTURED, &[]), [(ACK, vec![])]);
+    let answers = client.option(SET_CONTEXTS, &queries("disk", &["extant:assign"]));
+    assert_eq!(answers, [(ACK, vec![])]);
 }

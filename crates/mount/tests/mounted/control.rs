@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
-use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe};
+use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe, Statistics};
 use extant_space::{Extent, ExtentState, FallocateMode};
 use extant_testkit::command::tool;
 use extant_testkit::oracle::assert_e2fsck_clean;
@@ -118,11 +118,17 @@ fn probe_answers_on_files_and_directories() {
         for place in [path.as_path(), ours.path()] {
             let answer = calls.call(place, ioctl::PROBE, &[0; 64]).unwrap();
             let probe = Probe::read_from_bytes(&answer).unwrap();
-            assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, 1));
+            assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, 2));
             assert_eq!(
                 probe.flags & ioctl::probe_flags::WRITEBACK != 0,
                 options == "writeback"
             );
+            let answer = calls.call(place, ioctl::STATISTICS, &[0; 448]).unwrap();
+            let statistics = Statistics::read_from_bytes(&answer).unwrap();
+            assert_eq!(statistics.allocator.groups, 1);
+            let other_size = ioctl::STATISTICS - (8 << 16);
+            let refused = calls.call(place, other_size, &[0; 440]);
+            assert_eq!(refused, Err(rustix::io::Errno::NOTTY.raw_os_error()));
         }
         ours.end();
     }

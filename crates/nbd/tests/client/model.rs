@@ -58,9 +58,10 @@ impl Model {
 
     /// Several writes of all sizes that do not overlap, in one batch.
     fn write_batch(&mut self, device: &dyn Device) {
-        let length_max = match self.rng.bool() {
-            true => CHANGE_BYTES_MAX,
-            false => 16 << 10,
+        let length_max = if self.rng.bool() {
+            CHANGE_BYTES_MAX
+        } else {
+            16 << 10
         };
         let mut ranges: Vec<ByteRange> = Vec::new();
         for _ in 0..self.rng.usize(1..40) {
@@ -78,9 +79,10 @@ impl Model {
                 data
             })
             .collect();
-        let persistence = match self.rng.bool() {
-            true => Persistence::Fua,
-            false => Persistence::Cached,
+        let persistence = if self.rng.bool() {
+            Persistence::Fua
+        } else {
+            Persistence::Cached
         };
         let mut requests: Vec<_> = ranges
             .iter()
@@ -106,13 +108,15 @@ impl Model {
         ];
         let zeroing = Zeroing {
             space: spaces[self.rng.usize(0..3)],
-            speed: match self.rng.bool() {
-                true => Speed::Any,
-                false => Speed::OnlyIfFast,
+            speed: if self.rng.bool() {
+                Speed::Any
+            } else {
+                Speed::OnlyIfFast
             },
-            persistence: match self.rng.bool() {
-                true => Persistence::Cached,
-                false => Persistence::Fua,
+            persistence: if self.rng.bool() {
+                Persistence::Cached
+            } else {
+                Persistence::Fua
             },
         };
         match device.write_zeroes(range, zeroing) {
@@ -124,7 +128,7 @@ impl Model {
         }
     }
 
-    /// What a discard leaves is not defined, so that data follows.
+    /// A discard leaves undefined contents, so that data follows.
     fn discard(&mut self, device: &dyn Device) {
         let range = self.range(CHANGE_BYTES_MAX);
         device.discard(range).unwrap();

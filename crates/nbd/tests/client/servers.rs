@@ -1,22 +1,24 @@
 //! Servers of other implementations as child processes.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use extant_nbd::NbdUri;
-use extant_testkit::command::tool;
-
-/// A server that does not start fails the test.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+use extant_testkit::command::{must, run, tool};
+use extant_testkit::listener;
 
 /// A server; killed when dropped.
 pub struct Served {
-    child: Child,
+    process: Process,
     pub socket: PathBuf,
+}
+
+enum Process {
+    Child(Child),
+    /// A daemon, with its number in this file.
+    Daemon(PathBuf),
 }
 
 impl Served {
@@ -24,22 +26,20 @@ impl Served {
         // A socket of a killed server would look like a new one's.
         let _ = fs::remove_file(&socket);
         let child = command.stdin(Stdio::null()).spawn().unwrap();
-        let mut served = Self { child, socket };
-        let start = Instant::now();
-        while !served.socket.exists() {
-            let status = served.child.try_wait().unwrap();
-            assert_eq!(status, None, "the server has ended");
-            assert!(start.elapsed() < START_TIMEOUT, "the server does not start");
-            thread::sleep(POLL_INTERVAL);
-        }
+        let served = Self {
+            process: Process::Child(child),
+            socket,
+        };
+        listener::wait_for(&served.socket);
         served
     }
 
-    /// nbdkit with these arguments: filters, plugin and parameters.
+    /// nbdkit with these arguments: filters, plugin and parameters. To be called by a thread that
+    /// outlives it: it ends with the thread that has started it.
     pub fn nbdkit(directory: &Path, arguments: &[&str]) -> Self {
         let socket = directory.join("nbdkit.sock");
         let mut command = tool("nbdkit");
-        command.args(["--foreground", "--exit-with-parent", "--unix"]);
+        command.args(["--foreground", "--unix"]);
         Self::start(command.arg(&socket).args(arguments), socket)
     }
 
@@ -56,16 +56,32 @@ impl Served {
     pub fn nbd_server(directory: &Path, file: &Path) -> Self {
         let socket = directory.join("nbd-server.sock");
         let configuration = directory.join("nbd-server.conf");
+        // It listens on a port as well.
+        let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = unused.local_addr().unwrap().port();
+        drop(unused);
         let text = format!(
-            "[generic]\nunixsock = {}\nport = 0\nlistenaddr = 127.0.0.1\n\
+            "[generic]\nunixsock = {}\nport = {port}\nlistenaddr = 127.0.0.1\n\
              [disk]\nexportname = {}\nflush = true\nfua = true\ntrim = true\n",
             socket.display(),
             file.display()
         );
         fs::write(&configuration, text).unwrap();
+        let pid_file = directory.join("nbd-server.pid");
         let mut command = tool("nbd-server");
-        command.arg("-d").arg("-C").arg(configuration);
-        Self::start(&mut command, socket)
+        must(
+            command
+                .arg("-C")
+                .arg(configuration)
+                .arg("-p")
+                .arg(&pid_file),
+        );
+        let served = Self {
+            process: Process::Daemon(pid_file),
+            socket,
+        };
+        listener::wait_for(&served.socket);
+        served
     }
 
     pub fn uri(&self, export: &str) -> NbdUri {
@@ -75,8 +91,17 @@ impl Served {
 
     /// Ends the server at once, as a crash would.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.process {
+            Process::Child(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Process::Daemon(pid_file) => {
+                if let Ok(number) = fs::read_to_string(pid_file) {
+                    let _ = run(tool("kill").arg(number.trim()));
+                }
+            }
+        }
     }
 }
 
