@@ -7,10 +7,11 @@ use extant_space::ExtentState;
 use extant_testkit::busy::try_while_busy;
 use extant_testkit::command::tool;
 use extant_testkit::fuse_watchdog::FuseWatchdog;
-use extant_testkit::{oracle, require, requires};
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::{listener, oracle, require, requires};
 
-use crate::stand::{Stand, said};
-use crate::support::{Answer, MIB, extant, noise, run, wait_until};
+use crate::stand::{Serving, Stand, said};
+use crate::support::{Answer, MIB, extant, noise, run};
 
 /// A third-party server of one export, ended with the value.
 struct Foreign {
@@ -27,7 +28,7 @@ impl Foreign {
             .stdin(Stdio::null())
             .current_dir(stand.work.path());
         let server = command.spawn().unwrap();
-        wait_until("the server's socket", || socket.exists());
+        listener::wait_for(&socket);
         Self {
             server,
             uri: format!("nbd+unix:///{export}?socket={}", socket.display()),
@@ -124,6 +125,101 @@ fn disk_of_a_qcow2_image_behind_qemu_nbd_is_mounted_and_keeps_its_files() {
     again.success();
     assert!(std::fs::read(stand.path("out")).unwrap() == bytes);
     drop(server);
+    oracle::qemu::assert_checks(&image);
+}
+
+/// A thin qcow2 image with an ext4 file system, served by a process of ours, and mounted over NBD
+/// by another one.
+struct Mounted<'a> {
+    stand: &'a Stand,
+    serving: Serving,
+    uri: String,
+    _watchdog: FuseWatchdog,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(stand: &'a Stand, image: &Path, options: &str) -> Self {
+        // No backup superblocks, which would divide the free space.
+        let raw = stand.sparse("disk.raw", 256);
+        let mut mke2fs = tool("mke2fs");
+        mke2fs.args(["-q", "-t", "ext4", "-O", "sparse_super2"]);
+        said(mke2fs.args(["-E", "num_backup_sb=0"]).arg(&raw));
+        oracle::qemu::qemu(&[&"convert", &"-O", &"qcow2", &raw, &image]);
+        let served = format!("disk={}", image.display());
+        let serving = stand.serve(&["--format", "qcow2", &served]);
+        let uri = serving.uri("disk");
+        let place = stand.work.directory("mount");
+        extant_in(stand, &["mount", "-o", options, &uri, "mount"]).success();
+        Self {
+            stand,
+            serving,
+            uri,
+            _watchdog: FuseWatchdog::watch(&place),
+        }
+    }
+
+    fn fallocate(&self, length: &str) -> Answer {
+        extant_in(self.stand, &["fallocate", "-l", length, "mount/file"])
+    }
+
+    /// Unmounts, checks the file system over NBD, and ends the server.
+    fn end(self) {
+        let is_busy = |answer: &Answer| answer.stderr.contains("in use");
+        try_while_busy(is_busy, || extant_in(self.stand, &["umount", "mount"])).success();
+        extant_in(self.stand, &["fs", "check", &self.uri]).success();
+        self.serving.end();
+    }
+}
+
+#[test]
+fn fallocate_in_a_mount_is_one_allocation_in_the_host_file_of_another_process() {
+    require!(
+        requires::root(),
+        requires::device("/dev/fuse"),
+        oracle::qemu::qemu_img(),
+        requires::tool("mke2fs"),
+        requires::tool("filefrag")
+    );
+    let allocated = |options: &str| {
+        let stand = Stand::new();
+        let image = stand.path("disk.qcow2");
+        let mounted = Mounted::new(&stand, &image, options);
+        mounted.fallocate("96MiB").success();
+        mounted.end();
+        oracle::qemu::assert_checks(&image);
+        let map = oracle::filefrag(&image);
+        (map.bytes(ExtentState::Unwritten), map.extents)
+    };
+    let (bytes, extents) = allocated("assign=require");
+    assert!(bytes >= 96 * MIB, "{bytes} in {extents:?}");
+    // The largest run has nearly all of it: the allocation arrived as few requests.
+    let largest = extents.iter().map(|extent| extent.logical.len()).max();
+    assert!(largest.unwrap() >= 80 * MIB, "{extents:?}");
+    let (bytes, _) = allocated("assign=off");
+    assert!(bytes < 8 * MIB, "{bytes} without assign");
+}
+
+#[test]
+fn full_host_is_reported_through_every_process_to_fallocate_with_assign_required() {
+    require!(
+        requires::root(),
+        requires::device("/dev/fuse"),
+        oracle::qemu::qemu_img(),
+        requires::tool("mke2fs"),
+        Filesystem::Ext4.requirement()
+    );
+    let host = Scratch::new(Filesystem::Ext4, 64 * MIB);
+    let image = host.path().join("disk.qcow2");
+    let stand = Stand::new();
+    let mounted = Mounted::new(&stand, &image, "assign=require");
+    let refused = mounted.fallocate("100MiB");
+    assert_eq!(refused.code, Some(1), "{refused}");
+    assert!(
+        refused.stderr.contains("No space left on device"),
+        "{refused}"
+    );
+    mounted.fallocate("1MiB").success();
+    mounted.end();
     oracle::qemu::assert_checks(&image);
 }
 
