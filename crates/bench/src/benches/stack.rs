@@ -4,7 +4,8 @@
 //! Memory, ext4, a file in it, a loop device, ext4, a file in it; once more with three levels. The
 //! file systems are the engine's, in this process. The peer is the kernel's stack of the same
 //! sizes, unchanged and with the allocation passed down by `extant assign`, over a direct and a
-//! buffered loop device. Every sample has a new stack.
+//! buffered loop device. Rows across processes have one file system of the engine on a file of the
+//! kernel's ext4, directly and over NBD through one or two servers. Every sample has a new stack.
 //!
 //! The *pieces* of a file are its physically contiguous runs, as `filefrag` counts them. For the
 //! files below, only the ranges that hold the program's file count.
@@ -12,6 +13,7 @@
 mod engine;
 mod kernel;
 mod pieces;
+mod processes;
 mod program;
 
 use std::process::Command;
@@ -48,8 +50,11 @@ const MKFS: &[&str] = &[
 const PIECES_GOAL: &str = "backing-extents";
 const DEEP_PIECES_GOAL: &str = "backing-extents-3-levels";
 const KERNEL_PIECES_GOAL: &str = "kernel-backing-extents";
+const PROCESS_PIECES_GOAL: &str = "process-backing-extents";
 const ADDED_GOAL: &str = "extents-added";
 const TIME_GOAL: &str = "off-over-assign";
+const NBD_TIME_GOAL: &str = "nbd-assign-over-local";
+const NBD_REQUESTS_GOAL: &str = "nbd-assign-requests";
 
 const SECONDS: &str = "s";
 const ALLOCATE: &str = "allocate, ms";
@@ -59,6 +64,9 @@ const SLOWEST: &str = "slowest write, ms";
 const PIECES: [&str; 3] = ["extents", "1 below", "2 below"];
 /// Pieces that the writes added, in all files.
 const ADDED: &str = "added";
+
+/// Assigns that the allocation of the file became.
+const ASSIGNS_OF_FILE: &str = "assigns of the file";
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
@@ -98,8 +106,16 @@ struct Subject {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Engine { levels: usize, assign: Assign },
+    Engine {
+        levels: usize,
+        assign: Assign,
+    },
     Kernel(Variant),
+    /// The number of servers.
+    Processes {
+        servers: usize,
+        assign: Assign,
+    },
 }
 
 const OFF: Subject = engine("engine, off", 2, Assign::Off);
@@ -115,7 +131,11 @@ const BUFFERED_ON: Subject = kernel(
     Passing::Assign,
     DirectIo::Off,
 );
-const SUBJECTS: [Subject; 9] = [
+const LOCAL_ON: Subject = processes("host file, assign", 0, Assign::Try);
+const NBD_OFF: Subject = processes("2 processes, off", 1, Assign::Off);
+const NBD_ON: Subject = processes("2 processes, assign", 1, Assign::Try);
+const CHAIN_ON: Subject = processes("3 processes, assign", 2, Assign::Try);
+const SUBJECTS: [Subject; 13] = [
     OFF,
     ON,
     REQUIRED,
@@ -125,10 +145,19 @@ const SUBJECTS: [Subject; 9] = [
     KERNEL_ON,
     BUFFERED_OFF,
     BUFFERED_ON,
+    LOCAL_ON,
+    NBD_OFF,
+    NBD_ON,
+    CHAIN_ON,
 ];
 
 const fn engine(name: &'static str, levels: usize, assign: Assign) -> Subject {
     let kind = Kind::Engine { levels, assign };
+    Subject { name, kind }
+}
+
+const fn processes(name: &'static str, servers: usize, assign: Assign) -> Subject {
+    let kind = Kind::Processes { servers, assign };
     Subject { name, kind }
 }
 
@@ -156,8 +185,11 @@ impl Bench for Stack {
                 Goal::at_most(PIECES_GOAL, 3.0, ""),
                 Goal::at_most(DEEP_PIECES_GOAL, 3.0, ""),
                 Goal::at_most(KERNEL_PIECES_GOAL, 3.0, ""),
+                Goal::at_most(PROCESS_PIECES_GOAL, 3.0, ""),
                 Goal::at_most(ADDED_GOAL, 0.0, ""),
                 Goal::at_least(TIME_GOAL, 1.0, ""),
+                Goal::at_most(NBD_TIME_GOAL, 2.0, ""),
+                Goal::at_most(NBD_REQUESTS_GOAL, 10.0, ""),
             ]
         }
     }
@@ -181,6 +213,13 @@ impl Bench for Stack {
                     let extant = context.extant();
                     theirs(subject.name, variant, extant, size, &mut metrics)?;
                 }
+                Kind::Processes { servers, assign } => {
+                    let stack =
+                        processes::Stack::new(size << 1, 2 * size + GIB, servers, assign, || {
+                            context.extant()
+                        })?;
+                    across(subject.name, stack, size, &mut metrics)?;
+                }
             }
         }
         outcome(size, runs, metrics)
@@ -198,6 +237,26 @@ fn ours(name: &str, levels: usize, assign: Assign, size: u64, metrics: &mut Metr
         record_requests(metrics, &layer_of(name, layer), &now.since(then));
     }
     let after = pieces::pieces(&stack.files(), size)?;
+    stack.close()?;
+    record(metrics, name, allocated, &times, &before, &after);
+    Ok(())
+}
+
+fn across(name: &str, stack: processes::Stack, size: u64, metrics: &mut Metrics) -> Result<()> {
+    let start = stack.engine.requests();
+    let allocated = program::allocate(&stack.engine, size)?;
+    let requests = stack.engine.requests();
+    let counted = requests[0].since(&start[0]);
+    let assigns = counted.of(OperationKind::Assign).count();
+    metrics.record(name, ASSIGNS_OF_FILE, "", assigns as f64);
+    let before = stack.pieces(size)?;
+    let times = program::write(&stack.engine, size)?;
+    record_requests(
+        metrics,
+        &layer_of(name, 0),
+        &stack.engine.requests()[0].since(&requests[0]),
+    );
+    let after = stack.pieces(size)?;
     stack.close()?;
     record(metrics, name, allocated, &times, &before, &after);
     Ok(())
@@ -288,6 +347,15 @@ fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
             KERNEL_PIECES_GOAL,
             most(KERNEL_ON, below)?.max(most(BUFFERED_ON, below)?),
         ),
+        (
+            PROCESS_PIECES_GOAL,
+            most(NBD_ON, below)?.max(most(CHAIN_ON, below)?),
+        ),
+        (
+            NBD_TIME_GOAL,
+            metrics.ratio(NBD_ON.name, LOCAL_ON.name, ALLOCATE)?,
+        ),
+        (NBD_REQUESTS_GOAL, most(NBD_ON, ASSIGNS_OF_FILE)?),
         (ADDED_GOAL, added.max(most(DEEP_ON, ADDED)?)),
         (TIME_GOAL, metrics.ratio(OFF.name, ON.name, SECONDS)?),
     ] {
@@ -315,6 +383,7 @@ fn times(metrics: &Metrics) -> Result<Table> {
             Kind::Engine { .. } => DEEP_OFF.name,
             Kind::Kernel(variant) if variant.direct_io == DirectIo::On => KERNEL_OFF.name,
             Kind::Kernel(_) => BUFFERED_OFF.name,
+            Kind::Processes { .. } => NBD_OFF.name,
         };
         let slowest = metrics.get(name, SLOWEST);
         table.row(vec![
@@ -352,8 +421,10 @@ fn requests(metrics: &Metrics) -> Table {
     let heading = [&["requests to"], &units[..]].concat();
     let mut table = Table::new(&heading);
     for Subject { name, kind } in SUBJECTS {
-        let Kind::Engine { levels, .. } = kind else {
-            continue;
+        let levels = match kind {
+            Kind::Engine { levels, .. } => levels,
+            Kind::Processes { .. } => 1,
+            Kind::Kernel(_) => continue,
         };
         for layer in (0..levels).map(|layer| layer_of(name, layer)) {
             let metric = |unit: &&str| median(metrics.get(&layer, unit));

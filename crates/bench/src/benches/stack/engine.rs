@@ -1,5 +1,5 @@
-//! The stack in this process: a device in memory, and file systems of the engine, each in a file of
-//! the one below.
+//! The stack in this process: a device, in memory or not, and file systems of the engine, each in a
+//! file of the one below.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,10 +34,15 @@ struct Level {
 impl Stack {
     /// File systems of `sizes`, from the ground up, each in a sparse file of the one before.
     pub(super) fn new(sizes: &[u64], assign: Assign) -> Result<Self> {
+        Self::over(Arc::new(MemoryDevice::new(sizes[0])), sizes, assign)
+    }
+
+    /// The same over `lowest`, which has the first of `sizes`.
+    pub(super) fn over(lowest: Arc<dyn Device>, sizes: &[u64], assign: Assign) -> Result<Self> {
         let mut levels: Vec<Level> = Vec::new();
         for size in sizes {
             let ground: Arc<dyn Device> = match levels.last() {
-                None => Arc::new(MemoryDevice::new(*size)),
+                None => Arc::clone(&lowest),
                 Some(below) => {
                     below.file.resize(*size)?;
                     Arc::new(LoopDevice::new(below.file.clone(), LoopOptions::default())?)
