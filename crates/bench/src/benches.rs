@@ -13,6 +13,7 @@ mod neighbour;
 mod pool;
 mod stack;
 mod sync4k;
+mod through;
 mod written;
 
 use crate::bench::Bench;
@@ -22,6 +23,7 @@ pub const ALL: &[&dyn Bench] = &[
     &written::Written,
     &neighbour::Neighbour,
     &sync4k::Sync4k,
+    &through::Through,
     &cancel::Cancel,
     &mballoc::Mballoc,
     &assign::Assign,
