@@ -118,7 +118,7 @@ fn wrong_words_are_refused_and_leave_nothing() {
     let words = "backing_file=base.raw,backing_fmt=raw";
     create(&file, "2MiB", &["-o", words, "--preallocation", "full"]).refused(2, &["hide it"]);
     // Only its name exists.
-    create(&file, "2MiB", &["-o", words]).refused(4, &["base.raw", "not there"]);
+    create(&file, "2MiB", &["-o", words]).refused(4, &["base.raw", "does not exist"]);
     fs::write(work.path().join("base.raw"), [1; 512]).unwrap();
     // With a backing file nothing is preallocated.
     create(&file, "2MiB", &["-o", words]).success();

@@ -164,6 +164,8 @@ fn assign_without_space_fails_with_it_and_one_that_is_refused_says_so() {
         device.assign(ByteRange::new(0, MIB / 2)).unwrap(),
         Assigned::Done
     );
+    // One writer at a time.
+    drop(device);
     let off = NbdOptions {
         assign: NbdAssign::Off,
         ..NbdOptions::default()

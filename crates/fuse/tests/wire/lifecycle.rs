@@ -124,7 +124,7 @@ fn connection_that_is_cut_ends_the_session_and_the_mount() {
         .env("minor", minor.to_string());
     command::run(&mut cut).unwrap();
     let error = fixture.join().unwrap_err();
-    assert!(error.to_string().contains("cut"), "{error}");
+    assert!(error.to_string().contains("aborted"), "{error}");
     assert!(fixture.memory_fs.was_destroyed.load(Ordering::SeqCst));
     assert!(!is_mounted(fixture.directory()));
     drop(file);
