@@ -41,13 +41,14 @@ impl Stack {
             .build();
         let backing = host.path().join("file");
         File::create_new(&backing)?.set_len(size)?;
+        let sockets = host.directory_beside("sockets");
         let mut chain: Vec<Server> = Vec::new();
         for number in 0..servers {
             let source = match chain.last() {
                 None => backing.display().to_string(),
                 Some(lower) => lower.uri.to_string(),
             };
-            let socket = host.directory_beside("sockets").join(number.to_string());
+            let socket = sockets.join(number.to_string());
             chain.push(Server::start(extant(), &source, socket)?);
         }
         let ground: Arc<dyn Device> = match chain.last() {
