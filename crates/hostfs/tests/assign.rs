@@ -170,7 +170,9 @@ fn assign_follows_partitions_and_offsets_of_loop_devices() {
     check(&device, "by-offset");
     drop(guard);
     let mut losetup = tool("losetup");
-    let node = text(losetup.args(["--find", "--show"]).arg(&disk)).unwrap();
+    // With this flag the partition is removed with the device.
+    losetup.args(["--find", "--show", "--partscan"]).arg(&disk);
+    let node = text(&mut losetup).unwrap();
     let guard = Detach(PathBuf::from(node.trim_end()));
     // Announced to the kernel, which need not know any kind of partition table.
     let mut addpart = tool("addpart");
