@@ -57,21 +57,26 @@ pub fn open_device(path: &Path, options: &HostOptions) -> Result<OpenDevice> {
     }
 }
 
+/// The text of the URI of an export, valid or not; `None` for other paths.
+fn uri_text(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| NbdUri::is_uri(text))
+}
+
 /// Whether `path` is the URI of an export.
 pub fn is_export(path: &Path) -> bool {
-    path.to_str().is_some_and(NbdUri::is_uri)
+    uri_text(path).is_some()
 }
 
 /// Whether a process of this host changes the export that `path` is the URI of; `None` for other
 /// paths.
 pub fn is_export_written(path: &Path) -> Option<bool> {
-    let text = path.to_str().filter(|text| NbdUri::is_uri(text))?;
-    Some(text.parse().is_ok_and(|uri| NbdDevice::has_writer(&uri)))
+    let uri = uri_text(path)?.parse();
+    Some(uri.is_ok_and(|uri| NbdDevice::has_writer(&uri)))
 }
 
 /// Connects to the export that `path` is the URI of; `None` for other paths.
 pub fn open_export(path: &Path, access: HostAccess) -> Option<Result<NbdDevice>> {
-    let text = path.to_str().filter(|text| NbdUri::is_uri(text))?;
+    let uri = uri_text(path)?.parse::<NbdUri>();
     let options = NbdOptions {
         access: match access {
             HostAccess::ReadWrite => NbdAccess::ReadWrite,
@@ -79,7 +84,6 @@ pub fn open_export(path: &Path, access: HostAccess) -> Option<Result<NbdDevice>>
         },
         ..NbdOptions::default()
     };
-    let uri = text.parse::<NbdUri>();
     Some(uri.and_then(|uri| NbdDevice::connect(&uri, options)))
 }
 
@@ -104,12 +108,14 @@ pub fn hold_device(path: &Path, options: &HostOptions) -> Result<OpenDevice> {
     Ok(opened)
 }
 
-/// Refuses a file in use by programs that ignore locks. The caller has locked it.
+/// Refuses a file in use by programs that ignore locks. The caller has locked it. Other users of an
+/// export are not visible.
 ///
 /// # Errors
 /// `InUse` with the user.
 pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
     match access {
+        _ if is_export(path) => Ok(()),
         HostAccess::ReadWrite => busy::check(path),
         HostAccess::ReadOnly => busy::check_is_still(path),
     }

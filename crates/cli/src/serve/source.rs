@@ -154,9 +154,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     if format == Some(Format::Qcow2) {
         // Locked first: later openers see the lock.
         let device = ImageDevice::open(path, &image_options(args))?;
-        if !hold::is_export(path) {
-            hold::check_is_free(path, access)?;
-        }
+        hold::check_is_free(path, access)?;
         return Ok(Arc::new(device));
     }
     let options = HostOptions {
