@@ -40,6 +40,18 @@ impl Fio {
             .file(file)
     }
 
+    /// Direct writes of 4 KiB, one at a time, each followed by fdatasync, to an existing file.
+    pub fn sync4k(file: &Path, size_bytes: u64, seconds: u32) -> Self {
+        Self::write("sync4k")
+            .set("ioengine", "psync")
+            .set("iodepth", 1)
+            .set("bs", "4k")
+            .set("fdatasync", 1)
+            .set("size", size_bytes)
+            .set("runtime", seconds)
+            .file(file)
+    }
+
     /// A job of an NBD client.
     pub fn nbd(name: &str, uri: &str) -> Self {
         let job = Self {

@@ -205,14 +205,7 @@ fn one(
     let file = place.path.join("file");
     let made = make(context, &file, state, size)?;
     context.settle();
-    let job = Fio::write("sync4k")
-        .set("ioengine", "psync")
-        .set("iodepth", 1)
-        .set("bs", "4k")
-        .set("fdatasync", 1)
-        .set("size", size)
-        .set("runtime", context.options.pick(10, 2))
-        .file(&file);
+    let job = Fio::sync4k(&file, size, context.options.pick(10, 2));
     let writes = job.run()?;
     let shown = context.shown(&job.command());
     let shown = shown

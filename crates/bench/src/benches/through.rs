@@ -228,14 +228,7 @@ fn one(
         metrics.record(name, RATE, &context.shown(&dd), made.mib_per_second(size));
     }
     context.settle();
-    let job = Fio::write("sync4k")
-        .set("ioengine", "psync")
-        .set("iodepth", 1)
-        .set("bs", "4k")
-        .set("fdatasync", 1)
-        .set("size", size)
-        .set("runtime", context.options.pick(10, 2))
-        .file(&file);
+    let job = Fio::sync4k(&file, size, context.options.pick(10, 2));
     let writes = job.run()?;
     metrics.record(name, IOPS, &context.shown(&job.command()), writes.iops);
     mounted.end()
