@@ -166,7 +166,6 @@ fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
     };
     let (transaction, epoch, frozen) = freeze(shared)?;
     let tid = timer.is_on().then(|| shared.target.next_tid());
-    let freeze_us = timer.microseconds();
     let (locked, blocks, is_empty) = (elapsed(), frozen.blocks(), frozen.is_empty());
     let written = shared.client.write_data(transaction);
     let flushing = elapsed();
@@ -181,7 +180,7 @@ fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
             tid,
             kind = "full",
             blocks,
-            freeze_us
+            freeze_us = locked.as_micros() as u64
         );
     }
     written?;
