@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_image::hold::is_export;
 use extant_space::{Error, Result};
 
 use crate::print;
@@ -38,8 +39,11 @@ pub struct StatsArgs {
 /// Prints the statistics.
 pub(super) fn run(args: &StatsArgs) -> Result<ExitCode> {
     let place = &args.place;
-    let metadata = fs::metadata(place).map_err(|error| Error::from(error).at(place))?;
-    Ok(if metadata.is_dir() {
+    let is_mount = !is_export(place)
+        && fs::metadata(place)
+            .map_err(|error| Error::from(error).at(place))?
+            .is_dir();
+    Ok(if is_mount {
         let counters = mount::Counters::of(place)?;
         if args.json {
             print::json(&counters)

@@ -81,6 +81,13 @@ fn files_of_a_served_image_are_changed_and_written_below() {
     let map = extant_in(&stand, &["map", "--json", "--in", uri, "/db"]).success();
     assert_eq!(map.number("/files/0/summary/extant_bytes"), 16 * MIB);
     extant_in(&stand, &["fs", "check", uri]).success();
+    let stored = extant_in(&stand, &["fs", "stats", "--json", uri]).success();
+    // Of 8 MiB, as mke2fs makes them for small disks.
+    assert_eq!(stored.number("/groups"), 16, "{stored}");
+    extant_in(&stand, &["image", "map", uri]).success();
+    // The layers below are those of the server's host.
+    let through = extant_in(&stand, &["image", "map", "--through", uri]);
+    through.refused(5, &["not a file of this host"]);
     serving.end();
 
     let disk = stand.path("disk.img");
