@@ -185,11 +185,14 @@ fn fallocate_in_a_mount_is_one_allocation_in_the_host_file_of_another_process() 
         requires::device("/dev/fuse"),
         oracle::qemu::qemu_img(),
         requires::tool("mke2fs"),
-        requires::tool("filefrag")
+        requires::tool("filefrag"),
+        Filesystem::Ext4.requirement()
     );
     let allocated = |options: &str| {
+        // A new file system: the free space of the disk of the tests may be in small pieces.
+        let host = Scratch::new(Filesystem::Ext4, 1024 * MIB);
+        let image = host.path().join("disk.qcow2");
         let stand = Stand::new();
-        let image = stand.path("disk.qcow2");
         let mounted = Mounted::new(&stand, &image, options);
         mounted.fallocate("96MiB").success();
         mounted.end();
@@ -199,9 +202,11 @@ fn fallocate_in_a_mount_is_one_allocation_in_the_host_file_of_another_process() 
     };
     let (bytes, extents) = allocated("assign=require");
     assert!(bytes >= 96 * MIB, "{bytes} in {extents:?}");
-    // The largest run has nearly all of it: the allocation arrived as few requests.
-    let largest = extents.iter().map(|extent| extent.logical.len()).max();
-    assert!(largest.unwrap() >= 80 * MIB, "{extents:?}");
+    // Large extents have nearly all of it: the allocation arrived as few requests. How large they
+    // are is up to the block groups in which ext4 finds them.
+    let lengths = extents.iter().map(|extent| extent.logical.len());
+    let in_large: u64 = lengths.filter(|length| *length >= 4 * MIB).sum();
+    assert!(in_large >= 90 * MIB, "{in_large} in {extents:?}");
     let (bytes, _) = allocated("assign=off");
     assert!(bytes < 8 * MIB, "{bytes} without assign");
 }
