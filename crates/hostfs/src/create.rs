@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use extant_provision::{ContentWriter, NewFile, Pace, Plan, Provisioner, Verified};
 use extant_space::{
     ByteRange, ByteSize, Control, Error, ErrorKind, LayerStates, MapDetail, MapSummary,
-    Preallocation, Remedy, Result, SpaceFile,
+    Preallocation, Remedy, Result, SpaceFile, SyncMode,
 };
 use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
@@ -193,7 +193,18 @@ fn create_new(
         filling,
         control,
     );
-    let mut report = match made {
+    let named = made.and_then(|mut report| {
+        report.notes.extend(describe(&partial, options)?);
+        let file = partial.file();
+        match options.preallocation {
+            // Its first sync, which may take long.
+            Preallocation::Falloc => file.sync_checked(&|| control.cancel.check())?,
+            // Only its owner, mode and mark are not durable yet.
+            Preallocation::Off | Preallocation::Full => file.sync(SyncMode::All)?,
+        }
+        Ok(report)
+    });
+    let mut report = match named {
         Ok(report) => report,
         Err(error) => {
             if error.kind() == ErrorKind::Cancelled {
@@ -202,8 +213,6 @@ fn create_new(
             return Err(explain(error.at(path), options));
         }
     };
-    let notes = describe(&partial, options)?;
-    report.notes.extend(notes);
     partial.publish(options.durable)?;
     path.clone_into(&mut report.path);
     report.elapsed_seconds = started.elapsed().as_secs_f64();
@@ -251,6 +260,7 @@ fn make(
         contents: filling,
         before_contents: &|| partial.begin_filling(),
         resumed_bytes: resumed_bytes(file)?,
+        is_synced_later: true,
     };
     let range = ByteRange::new(0, allocation_bytes);
     let target = Provisioner::new(file, range, control).at_pace(&options.pace);

@@ -1,6 +1,6 @@
 //! Uninterruptible system calls in detached threads.
 //!
-//! `fdatasync` waits for the disk. The last `close` of a removed file waits until its blocks are
+//! `fsync` waits for the disk. The last `close` of a removed file waits until its blocks are
 //! freed, with `discard` also for the disk: a quarter of a second per GiB and more. A thread makes
 //! these calls, so that a cancelled operation returns at once.
 //!
@@ -47,7 +47,7 @@ pub fn help(task: Option<&OsStr>) -> ExitCode {
         // the process.
         let _ = io::copy(&mut stdin.lock(), &mut io::sink());
     } else if task == Some(OsStr::new(SYNC)) {
-        let errno = match rustix::fs::fdatasync(stdin) {
+        let errno = match rustix::fs::fsync(stdin) {
             Ok(()) => 0,
             Err(errno) => errno.raw_os_error(),
         };
@@ -99,7 +99,7 @@ pub(crate) fn hold(file: &File) -> Option<Holder> {
     Some(Holder::Thread { _go: go })
 }
 
-/// An `fdatasync` in a detached thread or process.
+/// An `fsync` in a detached thread or process.
 pub(crate) enum Sync {
     Process(PipeReader),
     Thread(Receiver<io::Result<()>>),
@@ -115,7 +115,7 @@ impl Sync {
         let file = file.try_clone()?;
         let (sender, answer) = channel();
         let sync = move || {
-            let result = file.sync_data();
+            let result = file.sync_all();
             // The file is closed before the result is known.
             drop(file);
             let _ = sender.send(result);

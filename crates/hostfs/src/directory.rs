@@ -211,18 +211,27 @@ impl Directory {
 
     /// Writes a small file whole or not at all, durable on return.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.write_content(name, bytes)?;
+        self.write_named(name, bytes, File::sync_all)?;
         self.sync()
     }
 
-    /// The same, but after a crash the file may be as it was before, or have no name but that of an
-    /// unfinished one, `NAME.new`.
-    pub fn write_content(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    /// The same without a sync: other processes see all of it, but after a crash of the machine a
+    /// new file may be missing or empty, and may have the name of an unfinished one, `NAME.new`.
+    pub fn write_unsynced(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.write_named(name, bytes, |_| Ok(()))
+    }
+
+    fn write_named(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        sync: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<()> {
         let temporary = format!("{name}.new");
         self.remove(&temporary)?;
         let written = self.new_file(&temporary).and_then(|mut file| {
             file.write_all(bytes)
-                .and_then(|()| file.sync_all())
+                .and_then(|()| sync(&file))
                 .map_err(|source| Error::from(source).at(self.path.join(name)).during("write"))
         });
         let done = written.and_then(|()| self.rename(&temporary, self, name, Existing::Replace));

@@ -20,9 +20,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use extant_space::{
-    ByteRange, Control, Error, ErrorKind, ExtentState, Phase, Result, SpaceFile, SyncMode,
-};
+use extant_space::{ByteRange, Control, Error, ErrorKind, ExtentState, Phase, Result, SpaceFile};
 use extant_sys::wait::poll_until;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -150,8 +148,8 @@ impl Partial {
         &self.destination
     }
 
-    /// Gives the file its name. Owner, mode and mark ([`clear_mark`](Self::clear_mark)) are the
-    /// caller's business.
+    /// Gives the file its name. Owner, mode, mark ([`clear_mark`](Self::clear_mark)) and a sync are
+    /// the caller's business.
     pub(crate) fn publish(mut self, durable: Durable) -> Result<()> {
         let Destination {
             directory,
@@ -159,7 +157,6 @@ impl Partial {
             path,
             existing,
         } = &self.destination;
-        self.file.sync(SyncMode::All)?;
         directory
             .rename(&*self.name.borrow(), directory, name, *existing)
             .map_err(|error| match error.kind() {

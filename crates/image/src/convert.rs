@@ -179,6 +179,7 @@ impl<'a> Conversion<'a> {
             contents: Some(&contents),
             before_contents: &no_guard,
             resumed_bytes: 0,
+            is_synced_later: false,
         };
         let whole = ByteRange::new(0, new.size_bytes);
         match preallocation {

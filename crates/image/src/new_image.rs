@@ -159,6 +159,7 @@ impl NewImage {
             contents: self.has_metadata().then_some(&contents),
             before_contents: &no_guard,
             resumed_bytes: 0,
+            is_synced_later: false,
         };
         let range = match preallocation {
             Space::Off => ByteRange::default(),

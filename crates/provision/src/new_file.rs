@@ -45,6 +45,8 @@ pub struct NewFile<'a> {
     /// If the map does not show unwritten space: how many of the first bytes an interrupted run has
     /// written, as the file's size shows.
     pub resumed_bytes: u64,
+    /// The caller syncs the file afterwards. Space alone is not synced before that.
+    pub is_synced_later: bool,
 }
 
 /// Result of [`Provisioner::provision_new`].
@@ -149,7 +151,9 @@ impl Provisioner<'_> {
                 .detail(format!("this file system cannot reserve space: {refused}"))
                 .remedy(Remedy::WriteZeros));
         }
-        self.sync()?;
+        if !new.is_synced_later {
+            self.sync()?;
+        }
         Ok(Provisioned::default())
     }
 

@@ -99,6 +99,7 @@ mod tests {
             contents: None,
             before_contents: &no_guard,
             resumed_bytes: 8192,
+            is_synced_later: false,
         };
         let steps: [(&str, Result<()>); 8] = [
             ("survey", target.survey().map(drop)),

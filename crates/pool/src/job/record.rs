@@ -4,9 +4,11 @@
 //! a full disk, so a spare file of sufficient size is created with the first one, filled in place
 //! and renamed over it.
 //!
-//! A job that makes a new file does not wait until its record is durable. After a crash of the
-//! machine the job may be unknown; its unfinished file then belongs to no job and is removed by the
-//! next refresh. Or the record exists without its outcome, which is then in the heartbeat file.
+//! A job that makes a new file does not wait until its record is durable: a thread syncs it while
+//! the job is at work. After a crash of the machine the record may be missing or blank. The job is
+//! then unknown; an unfinished file of it belongs to no job and is removed by the next refresh. Or
+//! the record exists without its outcome, which is then in the heartbeat file. The volume of a job
+//! that has ended well is durable in any case.
 
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -143,7 +145,9 @@ impl Record {
 
     /// Reads the record of a job; `None` where there is none.
     pub(crate) fn read(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
-        let Some(bytes) = jobs.read(name(id), BYTES_MAX)? else {
+        // Blank after a crash before its sync.
+        let bytes = jobs.read(name(id), BYTES_MAX)?;
+        let Some(bytes) = bytes.filter(|bytes| !bytes.trim_ascii().is_empty()) else {
             return Ok(None);
         };
         let corrupt = |detail: String| {
@@ -164,18 +168,16 @@ impl Record {
     pub(crate) fn write_new(&self, jobs: &Directory) -> Result<()> {
         let bytes = self.to_bytes();
         let spare = spare_name(self.id);
-        // Written, so that it has its blocks.
+        // Written, so that its space is reserved.
         let made = jobs.new_file(&spare).and_then(|file| {
-            let written = file.write_all_at(&vec![b' '; bytes.len() + OUTCOME_ROOM], 0);
-            written
-                .and_then(|()| file.sync_data())
+            file.write_all_at(&vec![b' '; bytes.len() + OUTCOME_ROOM], 0)
                 .map_err(|source| Error::from(source).at(jobs.path().join(&spare)))
         });
         let made = made.and_then(|()| {
             if self.operation.makes_volume() {
-                jobs.write_content(&name(self.id), &bytes)
+                jobs.write_unsynced(&name(self.id), &bytes)
             } else {
-                jobs.write(&name(self.id), &bytes)
+                sync_file(jobs, &spare).and_then(|()| jobs.write(&name(self.id), &bytes))
             }
         });
         if made.is_err() {
@@ -185,6 +187,12 @@ impl Record {
         made
     }
 
+    /// Makes the record of a new job durable, and the room for its outcome.
+    pub(crate) fn sync_new(&self, jobs: &Directory) -> Result<()> {
+        sync_file(jobs, &spare_name(self.id))?;
+        sync_file(jobs, &name(self.id))
+    }
+
     /// Rewrites the record of an unfinished job.
     pub(crate) fn rewrite(&self, jobs: &Directory) -> Result<()> {
         jobs.write(&name(self.id), &self.to_bytes())
@@ -192,7 +200,7 @@ impl Record {
 
     /// Writes the record with its outcome.
     pub(crate) fn end(&mut self, jobs: &Directory, outcome: Outcome) -> Result<()> {
-        let is_told_by_the_run_file = self.operation.makes_volume() && outcome.failure.is_none();
+        let is_shown_by_the_volume = self.operation.makes_volume() && outcome.failure.is_none();
         let state = outcome.state();
         self.outcome = Some(outcome);
         self.report(state);
@@ -207,14 +215,14 @@ impl Record {
         let room = file.metadata().map_err(fail)?.len() as usize;
         bytes.resize(bytes.len().max(room), b' ');
         file.write_all_at(&bytes, 0).map_err(fail)?;
+        let rename = || jobs.rename(&spare, jobs, name(self.id), Existing::Replace);
+        if is_shown_by_the_volume {
+            return rename();
+        }
         // In its place: no journal is waited for, which may have much to write.
         file.sync_data().map_err(fail)?;
-        jobs.rename(&spare, jobs, name(self.id), Existing::Replace)?;
-        if is_told_by_the_run_file {
-            Ok(())
-        } else {
-            jobs.sync()
-        }
+        rename()?;
+        jobs.sync()
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -222,6 +230,15 @@ impl Record {
         bytes.push(b'\n');
         bytes
     }
+}
+
+fn sync_file(jobs: &Directory, name: &str) -> Result<()> {
+    let file = jobs.file(name, OFlags::RDWR)?;
+    file.sync_all().map_err(|source| {
+        Error::from(source)
+            .at(jobs.path().join(name))
+            .during("sync")
+    })
 }
 
 pub(crate) fn name(id: JobId) -> String {
@@ -281,12 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn record_that_a_crash_left_blank_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
+        for text in ["", "    \n"] {
+            jobs.write(&name(JobId(7)), text.as_bytes()).unwrap();
+            assert_eq!(Record::read(&jobs, JobId(7)).unwrap(), None);
+        }
+    }
+
+    #[test]
     fn hostile_record_is_an_error_with_its_place() {
         let place = tempfile::tempdir().unwrap();
         let jobs = Directory::open(place.path()).unwrap();
         let good = String::from_utf8(record().to_bytes()).unwrap();
         for text in [
-            "".to_owned(),
+            "{".to_owned(),
             good.replace("\"a\"", "\"../a\""),
             good.replace("\"id\":7", "\"id\":8"),
             good.replace("\"wipe\"", "\"burn\""),

@@ -181,6 +181,10 @@ impl<'p> Job<'p> {
         // The file has its place on the disk then, before the operation waits for its last
         // status to be durable.
         let _ = self.run.sync();
+        if self.record.operation.makes_volume() {
+            // Done for the other operations.
+            let _ = self.record.sync_new(self.state.jobs.dir());
+        }
         let mut published: Option<Instant> = None;
         let mut shared: Option<Instant> = None;
         while is_done.recv_timeout(UPDATE_INTERVAL) == Err(RecvTimeoutError::Timeout) {

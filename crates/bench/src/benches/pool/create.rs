@@ -123,8 +123,8 @@ pub(super) fn measure(context: &Context, sides: &Sides, outcome: &mut Outcome) -
             over(Method::Full, Method::FirstTouch)?
         ),
         format!(
-            "alone, extant takes {:.1} times as long as libvirtd: it makes the job's record, the file, its name and its end \
-             durable, each after the other; libvirtd syncs the file",
+            "alone, extant takes {:.1} times as long as libvirtd: it makes the file, the job's stage and the name durable, \
+             each after the other; libvirtd syncs the file",
             over(Method::FallocAlone, Method::VirshAlone)?
         ),
     ];
