@@ -20,6 +20,7 @@ mod batch;
 mod block_status;
 mod command;
 mod pipeline;
+mod polling;
 mod receiver;
 mod replies;
 

@@ -8,12 +8,14 @@
 use std::io;
 use std::mem;
 use std::ops::Range;
+use std::time::Instant;
 
 use extant_blockdev::Geometry;
 use extant_space::{Error, Result};
 
 use super::batch::Batch;
 use super::command::{Action, Command};
+use super::polling::Polling;
 use super::{Transmission, against_protocol};
 use extant_nbd::socket::Wait;
 use extant_nbd::stream::Stream;
@@ -90,6 +92,7 @@ pub(super) struct Receiver {
     checks_to_skip: Option<u32>,
     /// The last receive emptied the socket.
     is_drained: bool,
+    polling: Polling,
 }
 
 /// Result of [`Receiver::parse_request`].
@@ -115,6 +118,7 @@ impl Receiver {
             has_ended: false,
             checks_to_skip: None,
             is_drained: false,
+            polling: Polling::default(),
         }
     }
 
@@ -255,8 +259,7 @@ impl Receiver {
         transmission: &Transmission<'_>,
         geometry: &mut Geometry,
     ) -> Result<()> {
-        let room = self.free_space();
-        let received = transmission.stream.read(room, Wait::Forever);
+        let received = self.wait_for_input(transmission.stream);
         let received = received.map(|bytes| self.advance(bytes, Received::AfterWait));
         *geometry = transmission.agreement.export.device().geometry();
         self.record_end(received).map(drop)
@@ -352,23 +355,30 @@ impl Receiver {
         received.map_err(|source| Error::from(source).during("receive the data of a request"))
     }
 
-    /// Receives the available data; blocks when there is nothing.
+    /// Receives the available data; waits when there is nothing.
     fn read_available(&mut self, stream: &Stream) -> io::Result<Received> {
-        let is_synchronous = self.checks_to_skip.is_some();
-        let room = self.free_space();
-        let mut read = |wait| stream.read(room, wait);
-        let (bytes, arrival) = if is_synchronous {
-            // The next request of a synchronous client is never there yet: one call, not two.
-            (read(Wait::Forever)?, Received::AfterWait)
-        } else {
-            match read(Wait::No) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    (read(Wait::Forever)?, Received::AfterWait)
-                }
-                result => (result?, Received::Immediately),
+        // The next request of a synchronous client is never there yet: one call, not two.
+        if self.checks_to_skip.is_none() {
+            match stream.read(self.free_space(), Wait::No) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Ok(self.advance(result?, Received::Immediately)),
             }
-        };
-        Ok(self.advance(bytes, arrival))
+        }
+        let bytes = self.wait_for_input(stream)?;
+        Ok(self.advance(bytes, Received::AfterWait))
+    }
+
+    /// Receives what the client sends next: polls the socket for it, then blocks.
+    fn wait_for_input(&mut self, stream: &Stream) -> io::Result<usize> {
+        let polling = self.polling;
+        let room = self.free_space();
+        if let Some(received) = polling.poll(|| stream.read(room, Wait::No)) {
+            return received;
+        }
+        let started = Instant::now();
+        let received = stream.read(room, Wait::Forever);
+        self.polling.adapt(started.elapsed());
+        received
     }
 
     /// The free space of the buffer; moves its contents to the front.
