@@ -11,6 +11,7 @@ mod mballoc;
 pub(crate) mod mount;
 mod neighbour;
 mod pool;
+pub(crate) mod scaling;
 mod stack;
 mod sync4k;
 mod through;
@@ -28,6 +29,7 @@ pub const ALL: &[&dyn Bench] = &[
     &mballoc::Mballoc,
     &assign::Assign,
     &ext4::Ext4,
+    &scaling::Scaling,
     &stack::Stack,
     &mount::Mount,
     &images::Images,

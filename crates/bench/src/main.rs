@@ -54,6 +54,7 @@ use extant_space::{BackgroundShare, ByteSize};
 
 use crate::bench::{Bench, Context, Options};
 use crate::benches::mount::floor;
+use crate::benches::scaling::worker;
 use crate::report::Report;
 
 /// A goal is missed, with `--check`.
@@ -137,6 +138,8 @@ enum Inner {
         directory: PathBuf,
         data: Option<PathBuf>,
     },
+    #[command(name = worker::WORD, hide = true)]
+    Fallocate2 { file: PathBuf, cpu: usize },
 }
 
 fn main() -> ExitCode {
@@ -161,6 +164,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let io_uring = if *io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
+        Some(Inner::Fallocate2 { file, cpu }) => worker::serve(file, *cpu)?,
         None => return measure(arguments),
     }
     Ok(ExitCode::SUCCESS)

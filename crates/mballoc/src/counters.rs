@@ -1,6 +1,9 @@
 //! Counters like the kernel's `mb_stats`, one set per slot; threads are spread over the slots.
 //!
-//! This avoids a cache line that all threads write. A reader sums the slots.
+//! This avoids a cache line that all threads write. A reader sums the slots. The scheduler pairs
+//! threads at will: with as many slots as processors, two threads of one slot often run at the same
+//! time. So every allocation counts in one of many slots; free blocks, which each search sums, are
+//! spread over few.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,6 +13,10 @@ use serde::Serialize;
 
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
+/// Slots of the counters: a running thread shares its slot with another running one in one of 32
+/// cases.
+const SLOTS_PER_CPU: usize = 32;
+const SLOTS_MAX: usize = 1024;
 /// Number of criteria of the search.
 pub(crate) const CRITERIA: usize = 5;
 
@@ -148,7 +155,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new(cpus: usize) -> Self {
         Self {
-            slots: (0..slots(cpus))
+            slots: (0..slots(cpus * SLOTS_PER_CPU))
                 .map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))))
                 .collect(),
         }
@@ -242,7 +249,7 @@ pub(crate) struct SpreadSum {
 
 impl SpreadSum {
     pub(crate) fn new(cpus: usize, value: u64) -> Self {
-        let slots: Box<[_]> = (0..slots(cpus))
+        let slots: Box<[_]> = (0..slots(cpus.min(64)))
             .map(|_| CachePadded::new(AtomicI64::new(0)))
             .collect();
         slots[0].store(value as i64, Ordering::Relaxed);
@@ -261,8 +268,8 @@ impl SpreadSum {
     }
 }
 
-fn slots(cpus: usize) -> usize {
-    cpus.next_power_of_two().clamp(2, 64)
+fn slots(wanted: usize) -> usize {
+    wanted.next_power_of_two().clamp(2, SLOTS_MAX)
 }
 
 /// A small number that differs from one thread to the next.
@@ -273,4 +280,17 @@ fn thread_slot() -> usize {
         static SLOT: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
     }
     SLOT.get()
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_many_more_slots_than_processors_and_the_sum_of_free_blocks_has_not() {
+        for cpus in [1, 2, 64] {
+            assert!(Counters::new(cpus).slots.len() >= 16 * cpus, "{cpus}");
+            assert!(SpreadSum::new(cpus, 0).slots.len() <= 2 * cpus, "{cpus}");
+        }
+    }
 }

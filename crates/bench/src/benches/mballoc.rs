@@ -5,14 +5,15 @@
 //! which shows the effect of each patch.
 //!
 //! Parts: [`threads`] and [`patches`] run fallocate2, [`latency`] times single allocations,
-//! [`fragmentation`] counts extents, [`growth`] compares disks from 64 GiB to 64 TiB, [`memory`]
-//! measures the memory per group.
+//! [`fragmentation`] and [`goals`] count extents, [`growth`] compares disks from 64 GiB to 64 TiB,
+//! [`memory`] measures the memory per group.
 
 mod ageing;
 mod disk;
-mod fallocate2;
+pub(super) mod fallocate2;
 mod fragmentation;
 mod fragmented;
+mod goals;
 mod growth;
 mod latency;
 mod memory;
@@ -21,7 +22,7 @@ mod scalability;
 mod threads;
 
 use anyhow::Result;
-use extant_mballoc::{BlockRange, Options as Behaviour};
+use extant_mballoc::{BlockRange, Options as Behaviour, Policy};
 
 use crate::bench::{Bench, Context, Options, Outcome};
 use crate::goal::Goal;
@@ -40,6 +41,21 @@ fn behaviours() -> [(&'static str, Behaviour); 3] {
             Behaviour::before_scalability_patches(),
         ),
     ]
+}
+
+/// The same with the linear scan (`mb_optimize_scan=0`) and with the index.
+pub(super) fn series() -> Vec<(String, Behaviour)> {
+    let scans = [(0, Policy::Linear), (1, Policy::Optimised)];
+    let rows = behaviours().into_iter().flat_map(|(name, options)| {
+        scans.map(|(scan, policy)| {
+            let options = Behaviour {
+                policy,
+                ..options.clone()
+            };
+            (format!("{name}, scan {scan}"), options)
+        })
+    });
+    rows.collect()
 }
 
 /// Adds blocks to the end of a file.
@@ -79,6 +95,7 @@ impl Bench for Mballoc {
                 Goal::at_most(half.free, 1.5, ""),
                 Goal::at_most(full.extents, 8.0, ""),
                 Goal::at_most(full.free, 1.5, ""),
+                Goal::at_most(goals::EXTENTS, 588.0, ""),
                 Goal::at_most(growth::ONE, 1.5, ""),
                 Goal::at_most(growth::MANY, 1.5, ""),
                 Goal::at_most(memory::UNTOUCHED, 64.0, "B"),
@@ -104,6 +121,7 @@ impl Bench for Mballoc {
         latency::measure(context, &mut outcome)?;
         growth::measure(context, &mut outcome)?;
         fragmentation::measure(context, &mut outcome)?;
+        goals::measure(context, &mut outcome)?;
         Ok(outcome)
     }
 }

@@ -11,7 +11,7 @@
 //! [`environment`] the peers.
 
 mod database;
-mod environment;
+pub(super) mod environment;
 mod fallocate2;
 mod files;
 pub(crate) mod floor;

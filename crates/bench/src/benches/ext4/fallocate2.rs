@@ -2,6 +2,7 @@
 //! truncates it. Both operations are counted.
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,7 +64,7 @@ impl Subject for extant_ext4::File {
 }
 
 pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
-    let runs = context.options.runs(5, 1);
+    let runs = context.options.runs(5, 3);
     let window = Duration::from_millis(context.options.pick(1500, 200));
     let most = THREADS[THREADS.len() - 1];
     let scratch = kernel(DISK, MEMORY, &[]);
@@ -173,14 +174,67 @@ pub(in crate::benches) fn run<S: Subject>(files: &[S], window: Duration) -> Resu
 }
 
 fn work<S: Subject>(file: &S, count: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    repeat(file, |done| {
+        count.store(done, Ordering::Relaxed);
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
+}
+
+/// Extends and truncates the file, until `then` breaks, which gets the number of operations so far
+/// after each truncate.
+pub(in crate::benches) fn repeat<S: Subject>(
+    file: &S,
+    mut then: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<()> {
     let mut done = 0;
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         for step in 0..STEPS {
             file.extend(ByteRange::new(step * STEP, (step + 1) * STEP))?;
         }
         file.truncate()?;
         done += STEPS + 1;
-        count.store(done, Ordering::Relaxed);
+        if then(done).is_break() {
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn round_extends_to_a_mebibyte_in_order_and_truncates() {
+        struct Model(Mutex<u64>);
+        impl Subject for Model {
+            fn extend(&self, range: ByteRange) -> Result<()> {
+                let mut size = self.0.lock();
+                assert_eq!(range.start(), *size);
+                *size = range.end();
+                Ok(())
+            }
+
+            fn truncate(&self) -> Result<()> {
+                assert_eq!(std::mem::take(&mut *self.0.lock()), 1 << 20);
+                Ok(())
+            }
+        }
+        let mut rounds = Vec::new();
+        repeat(&Model(Mutex::new(0)), |done| {
+            rounds.push(done);
+            if rounds.len() == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .unwrap();
+        assert_eq!(rounds, [129, 258]);
+    }
 }

@@ -34,7 +34,7 @@ const TIMED_MAX: usize = 1 << 21;
 
 /// The timed allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Timing {
+pub(in crate::benches) enum Timing {
     /// No times, only the number.
     Off,
     /// A sample of them.
@@ -42,9 +42,9 @@ pub(super) enum Timing {
 }
 
 /// Result of a run.
-pub(super) struct Sample {
+pub(in crate::benches) struct Sample {
     /// Allocations a second, of all threads together.
-    pub(super) rate: f64,
+    pub(in crate::benches) rate: f64,
     /// Time that threads waited for locks, nanoseconds for each allocation.
     pub(super) wait_nanos: f64,
     /// Locks that were not free at once, for each thousand allocations.
@@ -72,7 +72,7 @@ struct Stage<'a> {
 }
 
 /// Runs `threads` threads for about `window`.
-pub(super) fn run(
+pub(in crate::benches) fn run(
     options: &Options,
     threads: usize,
     window: Duration,

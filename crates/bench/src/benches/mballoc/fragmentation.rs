@@ -54,7 +54,7 @@ pub(super) const DISKS: [Disk; 3] = [
     },
 ];
 
-const WRITERS: usize = 64;
+pub(super) const WRITERS: usize = 64;
 /// Blocks of a file, 64 MiB.
 const BLOCKS: u32 = 16_384;
 /// Numbers of the writers' owners, apart from those of the files before.
@@ -64,7 +64,7 @@ const SEED: u64 = 64;
 const EXTENTS: &str = "extents/file";
 const EXTENTS_MAX: &str = "extents, most";
 const EXTENTS_MIN_POSSIBLE: &str = "extents/file, least possible";
-const FREE: &str = "free extents/file";
+pub(super) const FREE: &str = "free extents/file";
 const FREE_BEFORE: &str = "free extents/file before";
 const AGED: &str = "ns/operation aged";
 
@@ -131,7 +131,7 @@ fn one(disk: &Disk, options: &Behaviour, operations: u64) -> Result<Fragmentatio
 }
 
 /// Writes files of `blocks` blocks and closes them; returns the extents of each.
-fn write(aged: &Aged, blocks: u32) -> Result<Vec<usize>> {
+pub(super) fn write(aged: &Aged, blocks: u32) -> Result<Vec<usize>> {
     let mut random = Random::new(SEED);
     let owners: Vec<_> = (0..WRITERS as u64)
         .map(|number| aged.allocator.owner(FIRST_OWNER + number, 0))

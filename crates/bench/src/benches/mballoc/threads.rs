@@ -27,7 +27,7 @@ const WAITS: &str = "waits/1000";
 pub(super) const BUSY: &str = "busy/1000";
 
 pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
-    let runs = context.options.runs(5, 1);
+    let runs = context.options.runs(5, 3);
     let window = Duration::from_millis(context.options.pick(1000, 100));
     let behaviours = behaviours();
     let cells: Vec<_> = behaviours

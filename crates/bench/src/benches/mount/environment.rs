@@ -100,7 +100,7 @@ impl fmt::Display for Peer {
 }
 
 /// A mounted file system.
-pub(super) struct Environment {
+pub(in crate::benches) struct Environment {
     served: Served,
     /// As one would type it.
     command: String,
@@ -196,13 +196,7 @@ impl Environment {
                 command.args(options).arg(image).arg(place);
                 mkfs(image)
             }),
-            Peer::Kernel => {
-                let builder = Scratch::builder(Filesystem::Ext4, SIZE.0).memory(MEMORY);
-                Ok(Self {
-                    served: Served::Kernel(builder.mkfs_options(&MKFS).build()),
-                    command: "mount -o loop IMAGE MOUNT".to_owned(),
-                })
-            }
+            Peer::Kernel => Ok(Self::of_kernel((SIZE.0, MEMORY), &MKFS, "")),
             Peer::Floor => {
                 let this = Command::new(env::current_exe()?);
                 Self::of_process(context, this, |command, _, place| {
@@ -230,13 +224,24 @@ impl Environment {
     /// An environment that `command` serves. `prepare` adds the paths to it and formats the image.
     fn of_process(
         context: &Context,
+        command: Command,
+        prepare: impl FnOnce(&mut Command, &Path, &Path) -> Result<()>,
+    ) -> Result<Self> {
+        Self::with_image(context, SIZE.0, MEMORY, command, prepare)
+    }
+
+    /// The same with an image of `bytes` in `memory` bytes.
+    fn with_image(
+        context: &Context,
+        bytes: u64,
+        memory: u64,
         mut command: Command,
         prepare: impl FnOnce(&mut Command, &Path, &Path) -> Result<()>,
     ) -> Result<Self> {
-        let store = Scratch::new(Filesystem::Tmpfs, MEMORY);
+        let store = Scratch::new(Filesystem::Tmpfs, memory);
         let image = image(&store);
         let place = store.directory_beside("mount");
-        File::create_new(&image)?.set_len(SIZE.0)?;
+        File::create_new(&image)?.set_len(bytes)?;
         prepare(&mut command, &image, &place)?;
         let shown = context
             .shown(&command)
@@ -253,7 +258,77 @@ impl Environment {
         })
     }
 
-    fn path(&self) -> &Path {
+    /// `extant mount -o OPTIONS` of an image of `bytes` in `memory` bytes, made with these options
+    /// of mke2fs.
+    pub(in crate::benches) fn of_extant(
+        context: &Context,
+        (bytes, memory): (u64, u64),
+        mkfs: &[&str],
+        options: &str,
+    ) -> Result<Self> {
+        Self::with_image(
+            context,
+            bytes,
+            memory,
+            context.extant(),
+            |command, image, place| {
+                command.args(["mount", "-f", "-o", options]);
+                command.arg(image).arg(place);
+                run(tool("mkfs.ext4").args(["-q", "-F"]).args(mkfs).arg(image))?;
+                Ok(())
+            },
+        )
+    }
+
+    /// The floor.
+    pub(in crate::benches) fn of_floor(context: &Context) -> Result<Self> {
+        Self::new(Peer::Floor, context)
+    }
+
+    /// The kernel's ext4 likewise, on a loop device.
+    pub(in crate::benches) fn of_kernel(
+        (bytes, memory): (u64, u64),
+        mkfs: &[&str],
+        options: &str,
+    ) -> Self {
+        let builder = Scratch::builder(Filesystem::Ext4, bytes).memory(memory);
+        let words = ["loop", options];
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        Self {
+            served: Served::Kernel(builder.mkfs_options(mkfs).mount_options(options).build()),
+            command: format!("mount -o {} IMAGE MOUNT", words.join(",")),
+        }
+    }
+
+    /// The mount command.
+    pub(in crate::benches) fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Unmounts it. `look` sees the image of ours before it is gone.
+    pub(in crate::benches) fn end_with<T>(
+        self,
+        look: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        match self.served {
+            Served::Process {
+                mount,
+                mut server,
+                store,
+            } => {
+                mount.unmount();
+                let status = server.0.wait()?;
+                ensure!(status.success(), "it ended with {status}");
+                look(&image(&store))
+            }
+            Served::Kernel(mut scratch) => {
+                scratch.unmount();
+                look(scratch.device().context("no loop device")?)
+            }
+        }
+    }
+
+    pub(in crate::benches) fn path(&self) -> &Path {
         match &self.served {
             Served::Process { mount, .. } => mount.path(),
             Served::Kernel(scratch) => scratch.path(),
@@ -261,22 +336,13 @@ impl Environment {
     }
 
     fn end(self, peer: Peer) -> Result<()> {
-        let Served::Process {
-            mount,
-            mut server,
-            store,
-        } = self.served
-        else {
-            return Ok(());
-        };
-        mount.unmount();
-        let status = server.0.wait()?;
-        ensure!(status.success(), "it ended with {status}");
-        if peer.is_extant() {
-            // Metrics of a broken file system are worth nothing.
-            run(tool("e2fsck").arg("-fn").arg(image(&store)))?;
-        }
-        Ok(())
+        self.end_with(|image| {
+            if peer.is_extant() {
+                // Metrics of a broken file system are worth nothing.
+                run(tool("e2fsck").arg("-fn").arg(image))?;
+            }
+            Ok(())
+        })
     }
 }
 
