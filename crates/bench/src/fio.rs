@@ -75,7 +75,8 @@ impl Fio {
     pub fn command(&self) -> Command {
         let mut command = command::tool("fio");
         command.args(&self.options);
-        command.args(["--group_reporting", "--output-format=json"]);
+        command.args(["--group_reporting", "--lat_percentiles=1"]);
+        command.arg("--output-format=json");
         command
     }
 
@@ -97,8 +98,25 @@ pub struct Transfers {
     pub requests: u64,
     /// Requests a second.
     pub iops: f64,
-    /// Mean time of one, microseconds.
-    pub latency_mean_us: f64,
+    /// MiB a second of fio's half seconds, least and most; 0 for a job shorter than that.
+    pub mib_per_second_range: (f64, f64),
+    /// Time of one.
+    pub latency: LatencyUs,
+    /// Mean time of a sync after a write, microseconds; 0 without syncs.
+    pub sync_mean_us: f64,
+}
+
+/// Times of a job's requests, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencyUs {
+    /// The shortest.
+    pub min: f64,
+    /// Their mean.
+    pub mean: f64,
+    /// 99 % are no longer.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
 }
 
 #[derive(Deserialize)]
@@ -113,6 +131,13 @@ struct JobAnswer {
     #[serde(default)]
     read: TransferAnswer,
     write: TransferAnswer,
+    #[serde(default)]
+    sync: SyncAnswer,
+}
+
+#[derive(Default, Deserialize)]
+struct SyncAnswer {
+    lat_ns: Latency,
 }
 
 #[derive(Default, Deserialize)]
@@ -121,12 +146,38 @@ struct TransferAnswer {
     total_ios: u64,
     bw_bytes: f64,
     iops: f64,
+    #[serde(default)]
+    bw_min: f64,
+    #[serde(default)]
+    bw_max: f64,
     lat_ns: Latency,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Latency {
+    min: f64,
     mean: f64,
+    max: f64,
+    percentile: Percentiles,
+}
+
+#[derive(Default, Deserialize)]
+struct Percentiles {
+    #[serde(rename = "99.000000", default)]
+    p99: f64,
+}
+
+impl From<&Latency> for LatencyUs {
+    fn from(answer: &Latency) -> Self {
+        let us = |nanoseconds| nanoseconds / 1000.0;
+        Self {
+            min: us(answer.min),
+            mean: us(answer.mean),
+            p99: us(answer.percentile.p99),
+            max: us(answer.max),
+        }
+    }
 }
 
 /// Parses the output of `--output-format=json` with `--group_reporting`: one entry.
@@ -161,7 +212,9 @@ pub fn parse(text: &str) -> Result<Transfers> {
         requests: moved.total_ios,
         mib_per_second: moved.bw_bytes / f64::from(1 << 20),
         iops: moved.iops,
-        latency_mean_us: moved.lat_ns.mean / 1000.0,
+        mib_per_second_range: (moved.bw_min / 1024.0, moved.bw_max / 1024.0),
+        latency: LatencyUs::from(&moved.lat_ns),
+        sync_mean_us: job.sync.lat_ns.mean / 1000.0,
     })
 }
 
@@ -174,7 +227,10 @@ mod tests {
   "jobs" : [
     { "jobname" : "x", "error" : 0,
       "write" : { "io_bytes" : 1073741824, "total_ios" : 512, "bw_bytes" : 1675104256, "iops" : 798.75,
-                  "runtime" : 641, "lat_ns" : { "min" : 1, "max" : 9, "mean" : 8395500.0 } } }
+                  "runtime" : 641, "bw_min" : 1024, "bw_max" : 2048,
+                  "lat_ns" : { "min" : 1000, "max" : 9000000, "mean" : 8395500.0,
+                               "percentile" : { "1.000000" : 2000, "99.000000" : 8500000 } } },
+      "sync" : { "total_ios" : 0, "lat_ns" : { "min" : 0, "max" : 0, "mean" : 1500.0 } } }
   ],
   "disk_util" : []
 }
@@ -186,7 +242,15 @@ mod tests {
         let writes = parse(&text).unwrap();
         assert_eq!((writes.bytes, writes.requests), (1 << 30, 512));
         assert_eq!(writes.mib_per_second, 1675104256.0 / 1048576.0);
-        assert_eq!((writes.iops, writes.latency_mean_us), (798.75, 8395.5));
+        assert_eq!((writes.iops, writes.sync_mean_us), (798.75, 1.5));
+        assert_eq!(writes.mib_per_second_range, (1.0, 2.0));
+        let latency = LatencyUs {
+            min: 1.0,
+            mean: 8395.5,
+            p99: 8500.0,
+            max: 9000.0,
+        };
+        assert_eq!(writes.latency, latency);
     }
 
     #[test]
@@ -217,7 +281,7 @@ mod tests {
         let job = Fio::write("a").set("bs", "2M").file(Path::new("/x"));
         let line = command::line(&job.command());
         let wanted = "--name=a --rw=write --direct=1 --fallocate=none --bs=2M \
-            --filename=/x --group_reporting --output-format=json";
+            --filename=/x --group_reporting --lat_percentiles=1 --output-format=json";
         assert!(line.ends_with(wanted), "{line}");
     }
 }

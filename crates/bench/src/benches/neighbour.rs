@@ -8,7 +8,8 @@
 //! The background load starts when fio begins to count, so its start is included.
 
 mod background_load;
-mod load;
+pub(super) mod columns;
+pub(super) mod load;
 
 use std::path::Path;
 use std::thread;
@@ -158,11 +159,10 @@ impl Work<'_> {
     fn alone(&mut self, load: Load) -> Result<f64> {
         self.context.settle();
         let job = self.job(load, self.times().1.as_secs());
-        let value = load.value(&job.run()?);
+        let writes = job.run()?;
         let shown = self.context.shown(&job.command());
-        self.metrics
-            .record(&alone_name(load), load.unit(), &shown, value);
-        Ok(value)
+        columns::record(&mut self.metrics, &alone_name(load), &shown, &writes);
+        Ok(load.value(&writes))
     }
 
     fn beside(&mut self, load: Load, kind: Kind) -> Result<f64> {
@@ -179,10 +179,9 @@ impl Work<'_> {
         })?;
         let name = figure_name(load, kind);
         ensure!(pace > 0.0 || kind != Kind::Dd, "{name}: dd wrote nothing");
-        let value = load.value(&writes);
-        self.metrics.record(&name, load.unit(), &command, value);
+        columns::record(&mut self.metrics, &name, &command, &writes);
         self.metrics.record(&name, PACE, &command, pace);
-        Ok(value)
+        Ok(load.value(&writes))
     }
 
     fn outcome(self, pairs: usize) -> Result<Outcome> {
@@ -209,6 +208,12 @@ impl Work<'_> {
                 number(alone.spread_percent())
             ));
         }
+        let names = Load::ALL.into_iter().flat_map(|load| {
+            let beside = Kind::ALL.map(|kind| figure_name(load, kind));
+            std::iter::once(alone_name(load)).chain(beside)
+        });
+        let names: Vec<_> = names.collect();
+        outcome.tables.push(columns::table(&self.metrics, &names)?);
         let goals = Neighbour.goals().iter().zip(Load::ALL);
         for (goal, load) in goals {
             let name = figure_name(load, Kind::Background);

@@ -4,6 +4,9 @@
 //! fdatasync, to a sparse, an unwritten, a written file, and to one made by
 //! `extant create`; on the machine's disk and on loop devices over memory. Every sample has a fresh
 //! file and writes each block at most once.
+//!
+//! The disk has the seed's sizes, 5 GiB and 20 s. The files on loop devices have 2 GiB: more than
+//! 20 s of these writes take, where three of 5 GiB exceed the memory.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -58,6 +61,8 @@ struct BenchFilesystem {
     name: &'static str,
     goal: &'static str,
     path: PathBuf,
+    /// Size of its files.
+    size: u64,
     /// Mounted as long as this lives.
     _scratch: Option<Scratch>,
 }
@@ -105,13 +110,12 @@ impl Bench for Sync4k {
     }
 
     fn disk_bytes(&self, options: &Options) -> u64 {
-        size(options) + (1 << 30)
+        disk_file(options) + (1 << 30)
     }
 
     fn run(&self, context: &Context) -> Result<Outcome> {
         let runs = context.options.runs(5, 1);
-        let size = size(&context.options);
-        let places = places(context, size)?;
+        let places = places(context)?;
         let mut metrics = Metrics::default();
         let samples: Vec<_> = places
             .iter()
@@ -125,27 +129,33 @@ impl Bench for Sync4k {
                 place.name,
                 state.name()
             ));
-            one(context, place, state, size, &mut metrics)?;
+            one(context, place, state, &mut metrics)?;
         }
-        outcome(&places, runs, size, metrics)
+        outcome(&places, runs, seconds(&context.options), metrics)
     }
 }
 
-fn size(options: &Options) -> u64 {
-    options.size(1 << 30, 256 << 20)
+fn disk_file(options: &Options) -> u64 {
+    options.size(5 << 30, 256 << 20)
 }
 
-fn places(context: &Context, size: u64) -> Result<Vec<BenchFilesystem>> {
+fn seconds(options: &Options) -> u32 {
+    options.pick(20, 2)
+}
+
+fn places(context: &Context) -> Result<Vec<BenchFilesystem>> {
     let mut places = vec![BenchFilesystem {
         name: DISK.0,
         goal: DISK.1,
         path: context.path().to_owned(),
+        size: disk_file(&context.options),
         _scratch: None,
     }];
     for (filesystem, name, goal) in LOOPS {
         context.step(format!("{name}, in memory"));
-        // Room for the file, the journal and as much again, for a layout like on a disk.
-        let device = (2 * size).max(1 << 30);
+        let size = context.options.size(2 << 30, 256 << 20);
+        // Room for the file, the journal and some more, for a layout like on a disk.
+        let device = size + (size / 4).max(512 << 20);
         let scratch = Scratch::builder(filesystem, device)
             .memory(device + (device >> 4))
             .build();
@@ -155,6 +165,7 @@ fn places(context: &Context, size: u64) -> Result<Vec<BenchFilesystem>> {
             name,
             goal,
             path,
+            size,
             _scratch: Some(scratch),
         });
     }
@@ -197,15 +208,15 @@ fn one(
     context: &Context,
     place: &BenchFilesystem,
     state: FileState,
-    size: u64,
     metrics: &mut Metrics,
 ) -> Result<()> {
+    let size = place.size;
     // Space of the file before is free on disk only after a commit.
     rustix::fs::sync();
     let file = place.path.join("file");
     let made = make(context, &file, state, size)?;
     context.settle();
-    let job = Fio::sync4k(&file, size, context.options.pick(10, 2));
+    let job = Fio::sync4k(&file, size, seconds(&context.options));
     let writes = job.run()?;
     let shown = context.shown(&job.command());
     let shown = shown
@@ -219,9 +230,13 @@ fn one(
 fn outcome(
     places: &[BenchFilesystem],
     runs: usize,
-    size: u64,
+    seconds: u32,
     metrics: Metrics,
 ) -> Result<Outcome> {
+    let sizes: Vec<_> = places
+        .iter()
+        .map(|place| format!("{} {}", ByteSize(place.size), place.name))
+        .collect();
     let mut heading = vec!["IOPS"];
     heading.extend(places.iter().flat_map(|place| [place.name, "spread"]));
     let mut table = Table::new(&heading);
@@ -234,7 +249,7 @@ fn outcome(
         table.row(row);
     }
     let mut outcome = Outcome {
-        title: format!("files of {}, {runs} rounds", ByteSize(size)),
+        title: format!("{seconds} s, {runs} rounds; files: {}", sizes.join(", ")),
         tables: vec![table],
         notes: vec![
             "the loop devices are on files in memory (tmpfs), touched beforehand".to_owned(),
