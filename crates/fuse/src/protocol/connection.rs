@@ -79,10 +79,9 @@ bitflags! {
         const DONT_MASK = 1 << 6;
         /// ioctl on directories.
         const HAS_IOCTL_DIR = 1 << 11;
-        /// Directory listings return attributes.
+        /// Directory listings return attributes. Without `READDIRPLUS_AUTO`, which returns those
+        /// of the first names only: each of the others then costs a LOOKUP.
         const DO_READDIRPLUS = 1 << 13;
-        /// They do so only if the attributes are used.
-        const READDIRPLUS_AUTO = 1 << 14;
         /// The requests of one direct I/O are sent concurrently.
         const ASYNC_DIO = 1 << 15;
         /// Writes end in the cache.
