@@ -4,8 +4,8 @@
 //! - [`appends`]: 64 parallel jobs of fio's falloc engine, bandwidth and fragmentation.
 //!
 //! Both in the kernel's ext4 on a loop device over memory and in `extant mount` of an image in
-//! memory, each with `mb_optimize_scan` 0 and 1. The running kernel has the patches or has them
-//! not; the allocator alone runs with both behaviours, re-created ([`extant_mballoc::Options`]).
+//! memory, each with `mb_optimize_scan` 0 and 1. The running kernel may have the patches; the
+//! allocator alone runs with both behaviours, re-created ([`extant_mballoc::Options`]).
 //!
 //! [`worker`] is the process in a container.
 
