@@ -126,7 +126,8 @@ impl<K, V> Lifecycle<K, Arc<V>> for KeepReferenced {
     }
 
     fn on_evict(&self, last: &mut Self::RequestState, _key: K, value: Arc<V>) {
-        // Dropped after the table's lock.
+        // Dropped after the table's lock. A trim evicts many, and drops all but the last under that
+        // lock: a drop must not call the cache.
         *last = Some(value);
     }
 }
