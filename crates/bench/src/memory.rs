@@ -65,11 +65,16 @@ pub fn probe() -> Result<f64> {
     touch(PROBE)
 }
 
+/// Drops what the kernel has cached of files and names.
+pub fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
+}
+
 /// Drops the page cache and gives the host time to take the pages back: until the kernel's
 /// count of reported pages rests, at most `patience`, or that long where it is not shown.
 pub fn cool(patience: Duration) -> Result<()> {
-    rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")?;
+    drop_caches()?;
     let start = Instant::now();
     let (mut last, mut since) = (reported(), start);
     while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_IDLE_TIME) {

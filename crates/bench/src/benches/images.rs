@@ -69,6 +69,8 @@ impl Bench for Images {
                 Goal::at_least(load::DEPTH_64_MAPPED, 1.6, ""),
                 Goal::at_least(load::DEPTH_64_FULL, 2.2, ""),
                 Goal::at_least(load::READS, 0.95, ""),
+                Goal::at_least(load::HOLES, 1.0, ""),
+                Goal::at_most(load::HOLES_CPU, 1.0, ""),
                 Goal::at_least(load::IN_ORDER, 0.95, ""),
                 Goal::at_most(load::CPU, 1.0, ""),
                 Goal::at_most(load::PEAK, 64.0, "MiB"),

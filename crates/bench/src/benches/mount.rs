@@ -6,7 +6,8 @@
 //! the same transport with a file system that answers at once ([`floor`]): the cost of FUSE itself.
 //!
 //! Parts: [`fallocate2`] is the test of "mballoc scalability" (docs/background.md), [`transfer`]
-//! reads and writes, [`files`] creates and removes many files, [`tree`] unpacks an archive,
+//! reads and writes, [`files`] creates and removes many files, [`listing`] lists and removes a
+//! hundred thousand of them, [`tree`] unpacks an archive,
 //! [`database`] is SQLite, [`log`] appends and syncs. [`rates`] has the metrics of a part,
 //! [`environment`] the peers.
 
@@ -15,6 +16,7 @@ pub(super) mod environment;
 mod fallocate2;
 mod files;
 pub(crate) mod floor;
+mod listing;
 mod log;
 mod rates;
 mod transfer;
@@ -46,6 +48,7 @@ impl Bench for Mount {
             Need::Program("fuse2fs"),
             Need::Program("sqlite3"),
             Need::Program("tar"),
+            Need::Program("find"),
             Need::Root,
         ]
     }
@@ -60,6 +63,8 @@ impl Bench for Mount {
                 Goal::at_least(transfer::OF_FLOOR, 0.8, ""),
                 Goal::at_least(files::OVER_FUSE2FS, 1.0, ""),
                 Goal::at_least(files::OF_FLOOR, 0.8, ""),
+                Goal::at_most(listing::FIND, 20.0, "us"),
+                Goal::at_most(listing::REMOVE, 35.0, "us"),
                 Goal::at_least(tree::OVER_FUSE2FS, 1.0, ""),
                 Goal::at_least(database::OVER_FUSE2FS, 1.0, ""),
                 Goal::at_least(log::OVER_FUSE2FS, 1.0, ""),
@@ -83,6 +88,7 @@ impl Bench for Mount {
         fallocate2::measure(context, &environments, &mut outcome)?;
         transfer::measure(context, &environments, &mut outcome)?;
         files::measure(context, &environments, &mut outcome)?;
+        listing::measure(context, &mut outcome)?;
         tree::measure(context, &environments, &mut outcome)?;
         database::measure(context, &environments, &mut outcome)?;
         log::measure(context, &environments, &mut outcome)?;

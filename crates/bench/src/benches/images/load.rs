@@ -25,6 +25,10 @@ pub(super) const DEPTH_64_MAPPED: &str = "mapped-write-depth-64";
 pub(super) const DEPTH_64_FULL: &str = "full-write-depth-64";
 /// Random reads, at both depths: the least.
 pub(super) const READS: &str = "read";
+/// Random reads of images without contents, at all depths: the least.
+pub(super) const HOLES: &str = "holes-read";
+/// Processor time of such a read: the most.
+pub(super) const HOLES_CPU: &str = "holes-cpu-per-request";
 /// Requests of 1 MiB in order: the least.
 pub(super) const IN_ORDER: &str = "in-order";
 /// Processor time of a random request at depth 64: the most.
@@ -53,12 +57,31 @@ const READ_64: Job = Job::random("read, depth 64", "randread", 64);
 const WRITE_IN_ORDER: Job = Job::in_order("write 1 MiB in order", "write");
 const READ_IN_ORDER: Job = Job::in_order("read 1 MiB in order", "read");
 
-/// The workloads of each image.
-const SAMPLES: [&[Job]; 3] = [
+/// Reads of holes cost the transport alone.
+const READ_HOLES: [Job; 7] = [
+    Job::random("read holes, depth 1", "randread", 1),
+    Job::random("read holes, depth 2", "randread", 2),
+    Job::random("read holes, depth 4", "randread", 4),
+    Job::random("read holes, depth 8", "randread", 8),
+    Job::random("read holes, depth 16", "randread", 16),
+    Job::random("read holes, depth 32", "randread", 32),
+    Job::random("read holes, depth 64", "randread", 64),
+];
+
+/// The workloads of each image; the last is for images without contents.
+const SAMPLES: [&[Job]; 4] = [
     &[WRITE_1],
     &[WRITE_64],
     &[WRITE_IN_ORDER, READ_IN_ORDER, READ_64, READ_1],
+    &READ_HOLES,
 ];
+
+fn samples_of(kind: Kind) -> &'static [&'static [Job]] {
+    match kind.mode {
+        "off" => &SAMPLES,
+        _ => &SAMPLES[..3],
+    }
+}
 
 impl Job {
     const fn random(name: &'static str, pattern: &'static str, depth: u32) -> Self {
@@ -103,7 +126,10 @@ struct GoalCases {
     unit: &'static str,
 }
 
-const GOAL_CASES: [GoalCases; 7] = [
+/// Images without contents.
+const EMPTY: [Kind; 2] = [Kind::raw("off"), Kind::qcow2("off")];
+
+const GOAL_CASES: [GoalCases; 9] = [
     GoalCases::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
     GoalCases::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
     GoalCases::of(
@@ -122,6 +148,13 @@ const GOAL_CASES: [GoalCases; 7] = [
         &[WRITE_64],
     ),
     GoalCases::of(READS, &Kind::ALL, &[READ_1, READ_64]),
+    GoalCases::of(HOLES, &EMPTY, &READ_HOLES),
+    GoalCases {
+        goal: HOLES_CPU,
+        kinds: &EMPTY,
+        jobs: &READ_HOLES,
+        unit: CPU_UNIT,
+    },
     GoalCases::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
     GoalCases {
         goal: CPU,
@@ -199,7 +232,7 @@ fn table(places: &[ImageLocation], outcome: &Outcome) -> Result<Table> {
     ]);
     for place in places {
         for kind in Kind::ALL {
-            for job in SAMPLES.into_iter().flatten() {
+            for job in samples_of(kind).iter().copied().flatten() {
                 let [ours, theirs] = Side::BOTH.map(|side| name(place, kind, job, side));
                 let metrics = &outcome.metrics;
                 let rate = |name: &str| metrics.of(name, RATE);
@@ -234,7 +267,7 @@ fn take_samples(context: &Context, places: &[ImageLocation], outcome: &mut Outco
     let mut samples = Vec::new();
     for place in places {
         for kind in Kind::ALL {
-            for jobs in SAMPLES {
+            for &jobs in samples_of(kind) {
                 samples.extend(Side::BOTH.map(|side| (place, kind, jobs, side)));
             }
         }

@@ -23,13 +23,13 @@ use crate::bench::Context;
 /// Size of every image.
 pub(super) const SIZE: ByteSize = ByteSize(4 << 30);
 /// Memory that an image may take.
-const MEMORY: u64 = 3 << 30;
+pub(super) const MEMORY: u64 = 3 << 30;
 /// Options of mke2fs: inodes for all files of all parts, and nothing left to do later.
 const MKFS: [&str; 6] = [
     "-b",
     "4096",
     "-N",
-    "65536",
+    "131072",
     "-E",
     "lazy_itable_init=0,lazy_journal_init=0",
 ];
@@ -115,6 +115,8 @@ enum Served {
     },
     /// By the kernel.
     Kernel(Scratch),
+    /// By the kernel, of an image that was there before.
+    Copy { mount: Mount, store: Scratch },
 }
 
 /// All environments.
@@ -180,23 +182,51 @@ impl Environments {
 impl Environment {
     fn new(peer: Peer, context: &Context) -> Result<Self> {
         match peer {
+            Peer::Kernel => Ok(Self::of_kernel((SIZE.0, MEMORY), &MKFS, "")),
+            _ => Self::served(peer, context, &mkfs),
+        }
+    }
+
+    /// A peer's mount of a copy of `image`.
+    pub(super) fn of_copy(peer: Peer, context: &Context, image: &Path) -> Result<Self> {
+        let copy = |to: &Path| -> Result<()> {
+            run(tool("cp").arg("--sparse=always").args([image, to]))?;
+            Ok(())
+        };
+        if peer != Peer::Kernel {
+            return Self::served(peer, context, &copy);
+        }
+        let store = Scratch::new(Filesystem::Tmpfs, MEMORY);
+        let (image, place) = (self::image(&store), store.directory_beside("mount"));
+        copy(&image)?;
+        let mount = Mount::new("ext4", &image, &place, "loop");
+        let command = "mount -o loop IMAGE MOUNT".to_owned();
+        Ok(Self {
+            served: Served::Copy { mount, store },
+            command,
+        })
+    }
+
+    /// A peer whose server is a process, with an image that `make` makes.
+    fn served(peer: Peer, context: &Context, make: &dyn Fn(&Path) -> Result<()>) -> Result<Self> {
+        match peer {
             Peer::Extant => Self::of_process(context, context.extant(), |command, image, place| {
                 command.args(["mount", "-f"]).arg(image).arg(place);
-                mkfs(image)
+                make(image)
             }),
             Peer::ExtantRings => {
                 Self::of_process(context, context.extant(), |command, image, place| {
                     command.args(["mount", "-f", "-o", "io_uring"]);
                     command.arg(image).arg(place);
-                    mkfs(image)
+                    make(image)
                 })
             }
             Peer::Fuse2fs => Self::of_process(context, tool("fuse2fs"), |command, image, place| {
                 let options = ["-f", "-s", "-o", FUSE2FS];
                 command.args(options).arg(image).arg(place);
-                mkfs(image)
+                make(image)
             }),
-            Peer::Kernel => Ok(Self::of_kernel((SIZE.0, MEMORY), &MKFS, "")),
+            Peer::Kernel => bail!("the kernel mounts without a server"),
             Peer::Floor => {
                 let this = Command::new(env::current_exe()?);
                 Self::of_process(context, this, |command, _, place| {
@@ -325,17 +355,22 @@ impl Environment {
                 scratch.unmount();
                 look(scratch.device().context("no loop device")?)
             }
+            Served::Copy { mount, store } => {
+                mount.unmount();
+                look(&image(&store))
+            }
         }
     }
 
     pub(in crate::benches) fn path(&self) -> &Path {
         match &self.served {
-            Served::Process { mount, .. } => mount.path(),
+            Served::Process { mount, .. } | Served::Copy { mount, .. } => mount.path(),
             Served::Kernel(scratch) => scratch.path(),
         }
     }
 
-    fn end(self, peer: Peer) -> Result<()> {
+    /// Unmounts it, and checks that the server ends without error and that our image is clean.
+    pub(super) fn end(self, peer: Peer) -> Result<()> {
         self.end_with(|image| {
             if peer.is_extant() {
                 // Metrics of a broken file system are worth nothing.
@@ -346,7 +381,8 @@ impl Environment {
     }
 }
 
-fn mkfs(image: &Path) -> Result<()> {
+/// Makes the file system of an image.
+pub(super) fn mkfs(image: &Path) -> Result<()> {
     run(tool("mkfs.ext4").args(["-q", "-F"]).args(MKFS).arg(image))?;
     Ok(())
 }

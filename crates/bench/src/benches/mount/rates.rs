@@ -25,6 +25,12 @@ impl RateTable {
         outcome.metrics.record(&name, self.unit, "", rate);
     }
 
+    /// The median of a peer's rate.
+    pub(super) fn median(&self, outcome: &Outcome, peer: Peer, case: &str) -> Result<f64> {
+        let metric = outcome.metrics.of(&self.name(peer, case), self.unit)?;
+        Ok(metric.median())
+    }
+
     /// Ours over another's, on the same transport, in one case.
     pub(super) fn ratio(&self, outcome: &Outcome, peer: Peer, case: &str) -> Result<f64> {
         let (ours, theirs) = (self.name(peer.rival(), case), self.name(peer, case));
