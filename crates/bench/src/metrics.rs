@@ -115,7 +115,7 @@ impl Metrics {
         median(&ratios).ok_or_else(|| anyhow!("no samples"))
     }
 
-    /// Each command once, with the names of the metrics it environments for.
+    /// Each command once, with the names of the metrics it stands for.
     pub fn commands(&self) -> Vec<(String, &str)> {
         let mut commands: Vec<(Vec<&str>, &str)> = Vec::new();
         for Metric { name, command, .. } in &self.metrics {
