@@ -12,7 +12,8 @@
 use std::num::NonZero;
 use std::thread::available_parallelism;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use extant_sys::cpus::{allowed, stay_on};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::options::WorkerAffinity;
 
@@ -44,12 +45,7 @@ impl WorkerAffinity {
             WorkerCpu::Any => {}
             WorkerCpu::Number(cpu) => _ = stay_on(cpu),
             WorkerCpu::Nth(number) => {
-                let Ok(allowed) = sched_getaffinity(None) else {
-                    return;
-                };
-                let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
-                    .filter(|&cpu| allowed.is_set(cpu))
-                    .collect();
+                let cpus = allowed().unwrap_or_default();
                 if let Some(&cpu) = cpus.get(number % cpus.len().max(1)) {
                     let _ = stay_on(cpu);
                 }
@@ -67,13 +63,4 @@ pub(crate) fn on_cpu<T>(cpu: usize, action: impl FnOnce() -> T) -> T {
         let _ = sched_setaffinity(None, &before);
     }
     done
-}
-
-fn stay_on(cpu: usize) -> rustix::io::Result<()> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(rustix::io::Errno::INVAL);
-    }
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only)
 }

@@ -2,12 +2,12 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `nvme`,
-//!    `range_lock`, `scsi`, `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and
-//!    off; extent maps; whether two paths are one file; inherited descriptors; ioctls of a mount of
-//!    Extant; tables of mounts; properties of NVMe namespaces; open file description locks, as
-//!    QEMU uses them; properties of SCSI disks; waiting for locks of other processes; write-out of
-//!    cached data
+//! 1. `buffer`, `cpus`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`,
+//!    `nvme`, `range_lock`, `scsi`, `wait`, `write_out`: memory aligned for direct I/O; the
+//!    CPUs of a thread; direct I/O on and off; extent maps; whether two paths are one file;
+//!    inherited descriptors; ioctls of a mount of Extant; tables of mounts; properties of NVMe
+//!    namespaces; open file description locks, as QEMU uses them; properties of SCSI disks;
+//!    waiting for locks of other processes; write-out of cached data
 //! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
 //!    uses; tables of the device mapper; sources of the extent map; which loop device has a file as
 //!    its backing file
@@ -24,6 +24,7 @@ pub mod buffer;
 pub mod call;
 #[cfg(test)]
 mod call_list;
+pub mod cpus;
 pub mod device_mapper;
 pub mod direct;
 pub mod disk;

@@ -195,6 +195,19 @@ torn line
     }
 
     #[test]
+    fn type_is_that_of_the_file_system_whatever_its_point_is_called() {
+        let unified = |table| {
+            let mut all = Mount::parse_all(table);
+            let found = all.find(|mount| mount.fs_type == "cgroup2");
+            found.map(|mount| mount.point)
+        };
+        let table = b"24 1 0:21 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            25 1 0:22 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(unified(table), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(unified(b"24 1 0:21 / /cgroup2 rw - tmpfs tmpfs rw\n"), None);
+    }
+
+    #[test]
     fn root_is_mounted_somewhere() {
         assert!(Mount::at(Path::new("/")).unwrap().is_some());
     }

@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use extant_sys::cpus::{allowed, stay_on};
+use extant_sys::mounts::Mount;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::benches::ext4::fallocate2::repeat;
@@ -31,8 +32,11 @@ struct Worker(Child);
 impl Cgroups {
     /// One for each worker; none without a writable hierarchy.
     pub(super) fn new(workers: usize) -> Option<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let top = hierarchy(&mounts)?.join(format!("extant-bench-{}", std::process::id()));
+        let mut mounts = Mount::all().ok()?.into_iter();
+        let hierarchy = mounts.find(|mount| mount.fs_type == "cgroup2")?;
+        let top = hierarchy
+            .point
+            .join(format!("extant-bench-{}", std::process::id()));
         let mut groups = Self(Vec::new());
         for group in
             std::iter::once(top.clone()).chain((0..workers).map(|n| top.join(n.to_string())))
@@ -65,12 +69,6 @@ impl Drop for Worker {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Mount point of the unified hierarchy.
-fn hierarchy(mounts: &str) -> Option<PathBuf> {
-    let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
-    line.split(' ').nth(4).map(PathBuf::from)
 }
 
 /// Operations a second of each of `workers` workers on files in `directory`.
@@ -120,13 +118,8 @@ pub(super) fn run(
 
 /// The worker, on the `number`-th of the processors that it may use, modulo their number.
 pub(crate) fn serve(path: &Path, number: usize) -> Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let allowed: Vec<_> = (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .collect();
-    let mut one = CpuSet::new();
-    one.set(allowed[number % allowed.len()]);
-    sched_setaffinity(None, &one)?;
+    let cpus = allowed()?;
+    stay_on(cpus[number % cpus.len()])?;
     let file = File::options()
         .write(true)
         .create(true)
@@ -160,20 +153,4 @@ pub(crate) fn serve(path: &Path, number: usize) -> Result<()> {
 fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unified_hierarchy_is_found_among_the_mounts() {
-        let mounts = "24 1 0:21 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-            25 1 0:22 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
-        assert_eq!(hierarchy(mounts), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(
-            hierarchy("24 1 0:21 / /cgroup2 rw - tmpfs tmpfs rw\n"),
-            None
-        );
-    }
 }
