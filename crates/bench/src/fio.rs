@@ -102,8 +102,6 @@ pub struct Transfers {
     pub mib_per_second_range: (f64, f64),
     /// Time of one.
     pub latency: LatencyUs,
-    /// Mean time of a sync after a write, microseconds; 0 without syncs.
-    pub sync_mean_us: f64,
 }
 
 /// Times of a job's requests, microseconds.
@@ -131,13 +129,6 @@ struct JobAnswer {
     #[serde(default)]
     read: TransferAnswer,
     write: TransferAnswer,
-    #[serde(default)]
-    sync: SyncAnswer,
-}
-
-#[derive(Default, Deserialize)]
-struct SyncAnswer {
-    lat_ns: Latency,
 }
 
 #[derive(Default, Deserialize)]
@@ -214,7 +205,6 @@ pub fn parse(text: &str) -> Result<Transfers> {
         iops: moved.iops,
         mib_per_second_range: (moved.bw_min / 1024.0, moved.bw_max / 1024.0),
         latency: LatencyUs::from(&moved.lat_ns),
-        sync_mean_us: job.sync.lat_ns.mean / 1000.0,
     })
 }
 
@@ -242,7 +232,7 @@ mod tests {
         let writes = parse(&text).unwrap();
         assert_eq!((writes.bytes, writes.requests), (1 << 30, 512));
         assert_eq!(writes.mib_per_second, 1675104256.0 / 1048576.0);
-        assert_eq!((writes.iops, writes.sync_mean_us), (798.75, 1.5));
+        assert_eq!(writes.iops, 798.75);
         assert_eq!(writes.mib_per_second_range, (1.0, 2.0));
         let latency = LatencyUs {
             min: 1.0,

@@ -16,7 +16,9 @@ use crate::sync::{AtomicI64, AtomicU64, Ordering};
 /// Slots of the counters: a running thread shares its slot with another running one in one of 32
 /// cases.
 const SLOTS_PER_CPU: usize = 32;
-const SLOTS_MAX: usize = 1024;
+const COUNTER_SLOTS_MAX: usize = 1024;
+/// A search sums all of them.
+const SUM_SLOTS_MAX: usize = 64;
 /// Number of criteria of the search.
 pub(crate) const CRITERIA: usize = 5;
 
@@ -155,7 +157,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new(cpus: usize) -> Self {
         Self {
-            slots: (0..slots(cpus * SLOTS_PER_CPU))
+            slots: (0..slots(cpus * SLOTS_PER_CPU, COUNTER_SLOTS_MAX))
                 .map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))))
                 .collect(),
         }
@@ -249,7 +251,7 @@ pub(crate) struct SpreadSum {
 
 impl SpreadSum {
     pub(crate) fn new(cpus: usize, value: u64) -> Self {
-        let slots: Box<[_]> = (0..slots(cpus.min(64)))
+        let slots: Box<[_]> = (0..slots(cpus, SUM_SLOTS_MAX))
             .map(|_| CachePadded::new(AtomicI64::new(0)))
             .collect();
         slots[0].store(value as i64, Ordering::Relaxed);
@@ -268,8 +270,8 @@ impl SpreadSum {
     }
 }
 
-fn slots(wanted: usize) -> usize {
-    wanted.next_power_of_two().clamp(2, SLOTS_MAX)
+fn slots(wanted: usize, max: usize) -> usize {
+    wanted.next_power_of_two().clamp(2, max)
 }
 
 /// A small number that differs from one thread to the next.

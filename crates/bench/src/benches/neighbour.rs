@@ -8,8 +8,8 @@
 //! The background load starts when fio begins to count, so its start is included.
 
 mod background_load;
-pub(super) mod columns;
-pub(super) mod load;
+mod columns;
+mod load;
 
 use std::path::Path;
 use std::thread;

@@ -68,19 +68,20 @@ const READ_HOLES: [Job; 7] = [
     Job::random("read holes, depth 64", "randread", 64),
 ];
 
-/// The workloads of each image; the last is for images without contents.
-const SAMPLES: [&[Job]; 4] = [
+/// Images without contents.
+const EMPTY: [Kind; 2] = [Kind::raw("off"), Kind::qcow2("off")];
+
+/// The workloads of each image.
+const SAMPLES: [&[Job]; 3] = [
     &[WRITE_1],
     &[WRITE_64],
     &[WRITE_IN_ORDER, READ_IN_ORDER, READ_64, READ_1],
-    &READ_HOLES,
 ];
 
-fn samples_of(kind: Kind) -> &'static [&'static [Job]] {
-    match kind.mode {
-        "off" => &SAMPLES,
-        _ => &SAMPLES[..3],
-    }
+/// The workloads of an image of this kind.
+fn samples_of(kind: Kind) -> impl Iterator<Item = &'static [Job]> {
+    let holes = EMPTY.contains(&kind).then_some(&READ_HOLES[..]);
+    SAMPLES.into_iter().chain(holes)
 }
 
 impl Job {
@@ -125,9 +126,6 @@ struct GoalCases {
     jobs: &'static [Job],
     unit: &'static str,
 }
-
-/// Images without contents.
-const EMPTY: [Kind; 2] = [Kind::raw("off"), Kind::qcow2("off")];
 
 const GOAL_CASES: [GoalCases; 9] = [
     GoalCases::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
@@ -232,7 +230,7 @@ fn table(places: &[ImageLocation], outcome: &Outcome) -> Result<Table> {
     ]);
     for place in places {
         for kind in Kind::ALL {
-            for job in samples_of(kind).iter().copied().flatten() {
+            for job in samples_of(kind).flatten() {
                 let [ours, theirs] = Side::BOTH.map(|side| name(place, kind, job, side));
                 let metrics = &outcome.metrics;
                 let rate = |name: &str| metrics.of(name, RATE);
@@ -267,7 +265,7 @@ fn take_samples(context: &Context, places: &[ImageLocation], outcome: &mut Outco
     let mut samples = Vec::new();
     for place in places {
         for kind in Kind::ALL {
-            for &jobs in samples_of(kind) {
+            for jobs in samples_of(kind) {
                 samples.extend(Side::BOTH.map(|side| (place, kind, jobs, side)));
             }
         }

@@ -7,11 +7,11 @@ use crate::fio::Transfers;
 use crate::metrics::Metrics;
 use crate::table::{Table, median};
 
-pub(in crate::benches) const BANDWIDTH: &str = "MiB/s";
-pub(in crate::benches) const LATENCY: &str = "us mean";
+pub(super) const BANDWIDTH: &str = "MiB/s";
+pub(super) const LATENCY: &str = "us mean";
 
 /// Units in the order of the table.
-pub(in crate::benches) const COLUMNS: [&str; 7] = [
+const COLUMNS: [&str; 7] = [
     "MiB/s min",
     BANDWIDTH,
     "MiB/s max",
@@ -22,12 +22,7 @@ pub(in crate::benches) const COLUMNS: [&str; 7] = [
 ];
 
 /// Appends a sample of each column.
-pub(in crate::benches) fn record(
-    metrics: &mut Metrics,
-    name: &str,
-    command: &str,
-    writes: &Transfers,
-) {
+pub(super) fn record(metrics: &mut Metrics, name: &str, command: &str, writes: &Transfers) {
     let (least, most) = writes.mib_per_second_range;
     let latency = writes.latency;
     let values = [
@@ -45,7 +40,7 @@ pub(in crate::benches) fn record(
 }
 
 /// The medians of the runs of each name that has any.
-pub(in crate::benches) fn table(metrics: &Metrics, names: &[String]) -> Result<Table> {
+pub(super) fn table(metrics: &Metrics, names: &[String]) -> Result<Table> {
     let mut heading = vec!["medians of the runs"];
     heading.extend(COLUMNS);
     let mut table = Table::new(&heading);
@@ -81,7 +76,6 @@ mod tests {
                 p99: 6.0,
                 max: 7.0,
             },
-            sync_mean_us: 0.0,
         };
         let mut metrics = Metrics::default();
         record(&mut metrics, "job", "fio", &writes);
