@@ -26,6 +26,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getgid, getuid};
 
 use crate::channel::open_device;
+use crate::operations::RootKind;
 use crate::options::{AccessTimes, AllowOther, AutoUnmount, MountOptions};
 use watcher::Watcher;
 
@@ -50,13 +51,17 @@ pub(crate) enum UnmountMode {
     Abort,
 }
 
-/// Mounts at `directory`.
+/// Mounts at `directory`, which has the type of the root.
 ///
 /// # Errors
-/// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` without FUSE or `fusermount3`;
-/// those of mount(2) and `fusermount3`.
-pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted)> {
-    let directory = mount_point(directory)?;
+/// `NotFound`, `NotDirectory`, `WrongType`; `PermissionDenied`; `Unsupported` without FUSE or
+/// `fusermount3`; those of mount(2) and `fusermount3`.
+pub(crate) fn mount(
+    directory: &Path,
+    root: RootKind,
+    options: &MountOptions,
+) -> Result<(OwnedFd, Mounted)> {
+    let directory = mount_point(directory, root)?;
     let watcher = match options.auto_unmount {
         AutoUnmount::On => Some(Watcher::start(&directory)?),
         AutoUnmount::Off => None,
@@ -164,8 +169,8 @@ impl Mounted {
     }
 }
 
-/// The path of the directory in the list of mounts.
-fn mount_point(directory: &Path) -> Result<PathBuf> {
+/// The path of the mount point in the list of mounts.
+fn mount_point(directory: &Path, root: RootKind) -> Result<PathBuf> {
     let resolve = || -> io::Result<_> {
         let path = fs::canonicalize(directory)?;
         let metadata = fs::metadata(&path)?;
@@ -180,13 +185,15 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
             error
         }
     })?;
-    if metadata.is_dir() {
-        Ok(path)
-    } else {
-        Err(Error::new(ErrorKind::NotDirectory)
-            .at(directory)
-            .during("mount"))
-    }
+    let error = match root {
+        RootKind::Directory if metadata.is_dir() => return Ok(path),
+        RootKind::File if metadata.is_file() => return Ok(path),
+        RootKind::Directory => Error::new(ErrorKind::NotDirectory),
+        RootKind::File => {
+            Error::new(ErrorKind::WrongType).detail("the mount point is no regular file")
+        }
+    };
+    Err(error.at(directory).during("mount"))
 }
 
 /// Whether a user of a mount gets this error because its server has ended, or is ending.

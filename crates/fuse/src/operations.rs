@@ -41,7 +41,7 @@ pub type Result<T> = std::result::Result<T, Errno>;
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// The root directory.
+    /// The root: a directory, unless [`Operations::root_kind`] says otherwise.
     pub const ROOT: Self = Self(1);
 }
 
@@ -90,6 +90,15 @@ pub enum Export {
     ByNumber,
 }
 
+/// The type of the root node, which is that of the mount point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootKind {
+    /// A directory.
+    Directory,
+    /// A regular file: the mount covers a file.
+    File,
+}
+
 /// A new file, directory or special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode {
@@ -116,6 +125,11 @@ pub trait Operations: Send + Sync + 'static {
     /// Whether files can be opened by number.
     fn export(&self) -> Export {
         Export::No
+    }
+
+    /// The type of the root node.
+    fn root_kind(&self) -> RootKind {
+        RootKind::Directory
     }
 
     // Names.

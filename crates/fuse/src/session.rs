@@ -104,11 +104,11 @@ fn retry_in_use(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
 }
 
 impl Session {
-    /// Mounts at `directory`.
+    /// Mounts at `directory`; for a file system whose root is a file, that is a regular file.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` where FUSE is missing or too
-    /// old, or `fusermount3` is missing and needed.
+    /// `NotFound`, `NotDirectory`, `WrongType`; `PermissionDenied`; `Unsupported` where FUSE is
+    /// missing or too old, or `fusermount3` is missing and needed.
     pub fn mount(
         operations: Arc<dyn Operations>,
         directory: &Path,
@@ -119,7 +119,7 @@ impl Session {
             export: operations.export(),
             over_io_uring: is_offered(options.io_uring)?,
         };
-        let (connection, mounted) = mounting::mount(directory, options)?;
+        let (connection, mounted) = mounting::mount(directory, operations.root_kind(), options)?;
         let channel = Channel::new(connection);
         let agreed = agree(&channel, preferences).and_then(|agreement| {
             let transport = if agreement.is_over_io_uring() {
