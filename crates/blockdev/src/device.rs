@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use extant_space::{
-    ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result,
+    ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result,
 };
 
 use crate::{Geometry, Operation, Persistence, Request, TransferStream, Zeroing};
@@ -43,6 +43,19 @@ pub trait Device: Send + Sync {
     /// device of fixed size has nothing to check.
     fn refresh(&self) -> Result<u64> {
         Ok(self.geometry().size)
+    }
+
+    /// Makes the device `size` bytes long, a multiple of its logical block; the new part reads as
+    /// zeros. One that has this size already, or more, is not changed.
+    ///
+    /// # Errors
+    /// `Unsupported` for a device of fixed size; those of the storage, after which the device has
+    /// its old size.
+    fn grow(&self, size: u64) -> Result<()> {
+        if size <= self.geometry().size {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unsupported).detail("the device has a fixed size"))
     }
 
     /// Runs a batch, and returns when every request of it has its result, which is in the request.
@@ -162,6 +175,10 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn refresh(&self) -> Result<u64> {
         (**self).refresh()
+    }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        (**self).grow(size)
     }
 
     fn submit(&self, requests: &mut [Request<'_>]) {

@@ -262,6 +262,13 @@ impl Device for HostDevice {
         self.refresh()
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        if size <= self.geometry().size {
+            return Ok(());
+        }
+        self.resize(size).map(drop)
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
             let mut batch = Batch::new(self);

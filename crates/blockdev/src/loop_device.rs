@@ -354,6 +354,14 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         self.refresh()
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        if size > self.geometry().size {
+            self.file.resize(size)?;
+            self.refresh()?;
+        }
+        Ok(())
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
             let mut throttle = None;

@@ -92,6 +92,10 @@ impl<D: Device> Device for Statistics<D> {
         self.inner.refresh()
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        self.inner.grow(size)
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         let started = Instant::now();
         self.inner.submit(requests);

@@ -31,7 +31,7 @@ use crate::format::{Header, Incompatible};
 pub use crate::store::Store;
 use crate::store::StoreFile;
 use crate::{Format, detect};
-use host::open_image_store;
+pub(crate) use host::open_image_store;
 use options::not_allowed;
 pub use options::{DeviceOptions, ImageAccess, ReferencedStores};
 use qcow2::{ImageFiles, Qcow2};
@@ -214,6 +214,10 @@ fn read_first(store: &Arc<dyn Store>, into: &mut [u8]) -> Result<()> {
 impl Device for ImageDevice {
     fn geometry(&self) -> Geometry {
         self.device().geometry()
+    }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        self.device().grow(size)
     }
 
     fn submit(&self, requests: &mut [Request<'_>]) {

@@ -41,6 +41,7 @@
 //! 7. `create`, `image_file`: files that an image is written to
 //! 8. `convert`, `offline_edit`: copies between formats; offline edits
 //! 9. `materialize`, `measure`, `reclaim`, `resize`: operations on whole images
+//! 10. `growing_image`: access as a block device that can be resized
 
 #![forbid(unsafe_code)]
 
@@ -53,6 +54,7 @@ mod data_bitmap;
 pub mod detect;
 pub mod device;
 pub mod format;
+mod growing_image;
 mod header_probe;
 pub mod hold;
 mod image_file;
@@ -77,6 +79,7 @@ mod store;
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
+pub use growing_image::GrowingImage;
 pub use header_probe::HeaderProbe;
 pub use image_file::ImageFile;
 pub use image_format::Format;

@@ -18,7 +18,7 @@ use crate::lock::{self, LockAccess};
 use crate::referenced_file::{backing_format, beside};
 
 /// Opens and locks the file or export of an image.
-pub(super) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn Store>> {
+pub(crate) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn Store>> {
     let (access, wanted) = match options.access {
         ImageAccess::ReadWrite => (HostAccess::ReadWrite, LockAccess::Write),
         ImageAccess::ReadOnly => (HostAccess::ReadOnly, LockAccess::Read),
