@@ -60,6 +60,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-libvirt", &["extant-pool"]),
     layer("extant-fuse", &["extant-sys"]),
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
+    layer("extant-devicefile", &["extant-blockdev", "extant-fuse"]),
     layer("extant-export", &["extant-nbd"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(
@@ -67,6 +68,7 @@ pub const LAYERS: &[Layer] = &[
         &[
             "extant-libvirt",
             "extant-mount",
+            "extant-devicefile",
             "extant-export",
             "extant-fsck",
         ],
