@@ -17,10 +17,12 @@ mod info;
 mod map;
 mod materialize;
 mod measure;
+mod mount;
 mod qemu;
 mod refused;
 mod resize;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +64,7 @@ Examples:
   extant image resize vm.qcow2 40GiB
   extant image convert disk.raw vm.qcow2
   extant image materialize vm.qcow2
+  extant image mount vm.qcow2 mnt
 
 Commands, options and JSON are those of qemu-img where the operation exists here; what does not is
 refused by its name. Images whose space is really there are made by extant create.
@@ -82,10 +85,11 @@ enum DiskCommand {
     Resize(resize::ResizeArgs),
     Convert(convert::ConvertArgs),
     Materialize(materialize::MaterializeArgs),
+    Mount(mount::ImageMountArgs),
 }
 
-/// Runs one command.
-pub fn run(args: &ImageArgs, cancel: &CancelToken) -> ExitCode {
+/// Runs one command; `words` are the arguments of this program.
+pub fn run(args: &ImageArgs, words: &[OsString], cancel: &CancelToken) -> ExitCode {
     match &args.command {
         DiskCommand::Create(args) => create::run(args, cancel),
         DiskCommand::Info(args) => plain(info::run(args, cancel)),
@@ -95,6 +99,7 @@ pub fn run(args: &ImageArgs, cancel: &CancelToken) -> ExitCode {
         DiskCommand::Resize(args) => resize::run(args, cancel),
         DiskCommand::Convert(args) => convert::run(args, cancel),
         DiskCommand::Materialize(args) => materialize::run(args, cancel),
+        DiskCommand::Mount(args) => plain(mount::run(args, words, cancel)),
     }
 }
 

@@ -15,8 +15,9 @@
 //!    and commands that need no others
 //! 5. `arguments`, `fallocate`, `generate`, `mount`: arguments of long operations
 //! 6. `assign`, `create`, `fs`, `pool`: layers below files, new files, file-system images, pools
-//! 7. `image`, `probe`, `serve`, `vol`: disk images, servers, volumes
-//! 8. `job`, `materialize`: jobs, and commands that use those above
+//! 7. `source`: the devices of servers
+//! 8. `image`, `probe`, `serve`, `vol`: disk images, servers, volumes
+//! 9. `job`, `materialize`: jobs, and commands that use those above
 
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ mod progress;
 mod remedy;
 mod serve;
 mod signals;
+mod source;
 mod system_log;
 mod table;
 mod terminal;
@@ -160,7 +162,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit::report(&error, exit::Style::Line),
         },
-        Command::Image(args) => image::run(&args, &cancel),
+        Command::Image(args) => image::run(&args, &arguments, &cancel),
         Command::Fs(args) => fs::run(&args, &cancel),
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),

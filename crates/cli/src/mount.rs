@@ -28,6 +28,7 @@ use crate::fs_image::AssignMode;
 use crate::print;
 
 pub use helper::{mount_helper, umount_helper};
+pub use server::{mount_point, unmount_on_signals};
 
 /// Use the files of an ext4 image, disk or NBD export in any program, through FUSE.
 ///

@@ -1,38 +1,32 @@
 //! `extant serve`: files, disks and files inside images as NBD exports.
 //!
-//! One source for each export (`source`), one server for all of them. The server says where it can
-//! be reached when it can, on stdout, as URIs. It ends by a signal: received requests are
+//! One source for each export (`crate::source`), one server for all of them. The server says where
+//! it can be reached when it can, on stdout, as URIs. It ends by a signal: received requests are
 //! completed, the devices are flushed, an image is closed.
 //!
 //! The files stay locked meanwhile, so that two writers exclude each other.
 
 mod activation;
 mod events;
-mod format;
 mod listen;
 mod pid_file;
 mod ready;
 mod server;
-mod source;
-mod volumes;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueEnum};
-use extant_blockdev::HostCache;
-use extant_export::DiscardPolicy;
-use extant_space::{ByteSize, CancelToken};
+use extant_export::{Access, DiscardPolicy};
+use extant_space::{ByteSize, CancelToken, Error, ErrorKind, Result};
 
 use crate::arguments::parse_size;
 use crate::background::{self, RunMode, Started};
 use crate::exit::{self, Style};
-use crate::image_format::ImageFormat;
-use crate::in_image::InImageArgs;
-use crate::pool::ConfigArgs;
 use crate::print;
+use crate::source::{Discard, SourceArgs, Wanted};
 
 /// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
 ///
@@ -68,15 +62,7 @@ pub struct ServeArgs {
     pub files: Vec<Served>,
 
     #[command(flatten)]
-    pub inside: InImageArgs,
-
-    /// The files are volumes of this pool, with their formats in the pool: its name; with a slash
-    /// or dots, a directory or an ext4 image, which no other process may use meanwhile
-    #[arg(long, value_name = "POOL", conflicts_with = "image")]
-    pub pool: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub config: ConfigArgs,
+    pub source: SourceArgs,
 
     /// Listen on a socket in the file system
     #[arg(long, short, value_name = "PATH")]
@@ -85,10 +71,6 @@ pub struct ServeArgs {
     /// Listen on a TCP address; port 0 uses a free one [default port: 10809]
     #[arg(long, short, value_name = "HOST[:PORT]")]
     pub listen: Vec<String>,
-
-    /// Let clients change nothing
-    #[arg(long, short)]
-    pub read_only: bool,
 
     /// The name of the export, with one file
     #[arg(long, short = 'x')]
@@ -103,24 +85,6 @@ pub struct ServeArgs {
         hide_default_value = true
     )]
     pub description: String,
-
-    /// Format of the files [default: qcow2 by the extension; else raw, refused if the contents have
-    /// another format]
-    #[arg(long, short, value_name = "FORMAT")]
-    pub format: Option<ImageFormat>,
-
-    /// Open the backing and data files that a qcow2 image names, and those that they name
-    #[arg(long)]
-    pub chain: bool,
-
-    /// Caching of data before a client flushes
-    #[arg(
-        long,
-        value_name = "WHERE",
-        default_value = "writeback",
-        conflicts_with = "image"
-    )]
-    pub cache: Cache,
 
     /// Treatment of space that clients trim or zero
     #[arg(long, value_name = "WHAT", default_value = "ignore")]
@@ -195,38 +159,48 @@ impl Served {
     }
 }
 
-/// Caching of data between client and disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Cache {
-    /// In the page cache of this machine
-    Writeback,
-    /// Nowhere (O_DIRECT)
-    None,
-}
-
-impl From<Cache> for HostCache {
-    fn from(cache: Cache) -> Self {
-        match cache {
-            Cache::Writeback => Self::Buffered,
-            Cache::None => Self::Direct,
-        }
-    }
-}
-
-/// Treatment of discards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Discard {
-    /// It is kept, so that preallocation survives: trims are not offered, zeros leave space behind
-    Ignore,
-    /// It is freed in the file system or disk below
-    Unmap,
-}
-
 impl From<Discard> for DiscardPolicy {
     fn from(discard: Discard) -> Self {
         match discard {
             Discard::Ignore => Self::Ignore,
             Discard::Unmap => Self::Unmap,
+        }
+    }
+}
+
+impl ServeArgs {
+    /// The files with the names that clients ask for.
+    fn wanted(&self) -> Result<Vec<Wanted>> {
+        if self.files.len() > 1 && (self.name.is_some() || !self.description.is_empty()) {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--name and --description are for one file")
+                .advice("give names as NAME=FILE"));
+        }
+        let named = |served: &Served| {
+            let name = match (&self.name, &served.name) {
+                (Some(name), _) => OsStr::new(name),
+                (None, Some(name)) => name,
+                (None, None) => served.path.file_name().unwrap_or_default(),
+            };
+            let name = name.to_str().map(str::to_owned).ok_or_else(|| {
+                Error::new(ErrorKind::InvalidArgument)
+                    .at(&served.path)
+                    .detail("names of exports are UTF-8")
+                    .advice("give it one as NAME=FILE")
+            })?;
+            Ok(Wanted {
+                name,
+                path: served.path.clone(),
+            })
+        };
+        self.files.iter().map(named).collect()
+    }
+
+    fn access(&self) -> Access {
+        if self.source.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
         }
     }
 }
@@ -253,7 +227,7 @@ fn to_server_arguments(words: &[OsString]) -> Vec<OsString> {
     arguments
 }
 
-fn parse_request(text: &str) -> Result<u32, String> {
+fn parse_request(text: &str) -> std::result::Result<u32, String> {
     let ByteSize(bytes) = parse_size(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 30).contains(&bytes) => Ok(bytes),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use extant_fuse::Busy;
-use extant_image::hold::{is_export_written, mounts_of};
+use extant_image::hold::{IMAGE_SUBTYPE, is_export_written, mounts_of};
 use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::mounted;
@@ -24,11 +24,14 @@ use crate::exit::{self, Style};
 use crate::fs_image::Image;
 
 const FS_TYPE: &str = "fuse.extant";
+/// The prefix of [`IMAGE_SUBTYPE`] in the table of mounts.
+const FUSE: &str = "fuse.";
 /// Poll interval of the server's locks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Unmount an image, and wait until it is closed and durable.
 ///
+/// For mounts by `extant mount` and `extant image mount`.
 /// umount(8) and `fusermount3 -u` unmount as well, but return while the server is still writing: a
 /// copy made then needs recovery.
 #[derive(Args, Clone, Debug)]
@@ -98,7 +101,14 @@ fn find(place: &Path) -> Result<Mount> {
 /// Whether it is a mount of this program, independent of its reported subtype.
 fn is_ours(mount: &Mount) -> bool {
     let probe = || mounted::probe(&File::open(&mount.point).ok()?).ok()?;
-    mount.fs_type == FS_TYPE || (mount.fs_type.starts_with("fuse.") && probe().is_some())
+    mount.fs_type == FS_TYPE
+        || shows_disk(mount)
+        || (mount.fs_type.starts_with("fuse.") && probe().is_some())
+}
+
+/// Whether it shows the disk in an image.
+fn shows_disk(mount: &Mount) -> bool {
+    mount.fs_type.strip_prefix(FUSE) == Some(IMAGE_SUBTYPE)
 }
 
 /// Waits until the server has released the image, and checks that it was closed cleanly.
@@ -112,6 +122,9 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
                 .at(image)
                 .detail("unmounted; the image is not closed yet")
         })?;
+    }
+    if shows_disk(mount) {
+        return Ok(());
     }
     let was_written = mount.options.iter().any(|option| option == "rw");
     let Ok(found) = Image::look(image) else {

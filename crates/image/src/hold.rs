@@ -168,7 +168,11 @@ fn lock_as_device(file: &File) -> Result<()> {
     }
 }
 
-/// The visible mounts of an image or disk by `extant mount`. A custom `fsname` hides one.
+/// The type after `fuse.` of a mount that shows the disk in an image as a file.
+pub const IMAGE_SUBTYPE: &str = "extant-image";
+
+/// The visible mounts of an image or disk by `extant mount` and `extant image mount`. A custom
+/// `fsname` hides one.
 pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
     let wanted = Identity::of(image).ok();
     let export = is_export(image).then(|| image.to_path_buf());

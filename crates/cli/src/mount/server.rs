@@ -7,7 +7,7 @@
 //! Order of the start: arguments, image, mount, and only then the report that it is ready. A
 //! failure before that closes the image again.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -66,9 +66,19 @@ pub(super) fn run(wish: &Wish, mode: RunMode, cancel: &CancelToken) -> Result<Ex
 
 /// Before the image is touched.
 fn check_directory(directory: &Path) -> Result<()> {
+    if mount_point(directory)?.is_dir() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotDirectory).at(directory))
+}
+
+/// The metadata of a mount point.
+///
+/// # Errors
+/// `InUse` with the remedy if the server of a mount there has ended; those of stat(2).
+pub fn mount_point(directory: &Path) -> Result<Metadata> {
     let error = match fs::metadata(directory) {
-        Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => Error::new(ErrorKind::NotDirectory),
+        Ok(metadata) => return Ok(metadata),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             let mode = names::shown_path(directory);
             Error::new(ErrorKind::InUse)
@@ -186,7 +196,8 @@ fn begin(
     Ok((session, signals))
 }
 
-fn unmount_on_signals(
+/// Unmounts the session at the first signal; for a mount in use, when the last file is closed.
+pub fn unmount_on_signals(
     mut signals: Signals,
     session: &Session,
     log: &Arc<Log>,

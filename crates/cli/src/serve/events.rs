@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use extant_export::{Event, Observer};
 use parking_lot::Mutex;
 
-use super::source::Source;
 use crate::log::Log;
 use crate::print;
+use crate::source::Source;
 
 /// A disk that fails, or is full, fails every request of a client that does not care.
 const BETWEEN_FAILURES: Duration = Duration::from_secs(1);

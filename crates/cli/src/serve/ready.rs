@@ -4,8 +4,8 @@ use extant_blockdev::Device;
 use extant_export::{Access, Address, Scheme};
 use serde::Serialize;
 
-use super::source::Source;
 use crate::print;
+use crate::source::Source;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Ready {
@@ -24,12 +24,17 @@ struct ReadyExport {
 }
 
 impl Ready {
-    pub(super) fn of(sources: &[Source], addresses: &[Address], scheme: Scheme) -> Self {
+    pub(super) fn of(
+        sources: &[Source],
+        access: Access,
+        addresses: &[Address],
+        scheme: Scheme,
+    ) -> Self {
         let exports = sources.iter().map(|source| ReadyExport {
             name: source.name.clone(),
             path: source.path.to_string_lossy().into_owned(),
             size_bytes: source.device.geometry().size,
-            access: match source.access {
+            access: match access {
                 Access::ReadOnly => "read-only",
                 Access::ReadWrite => "read-write",
             },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_export::{
-    ClientCertificates, Exports, Limits, Scheme, Server, ServerOptions, Tls, TlsRequirement,
+    ClientCertificates, Export, Exports, Limits, Scheme, Server, ServerOptions, Tls, TlsRequirement,
 };
 use extant_space::{CancelToken, Error, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -18,11 +18,11 @@ use signal_hook::iterator::Signals;
 use super::listen::Wanted;
 use super::pid_file::PidFile;
 use super::ready::Ready;
-use super::source::Sources;
 use super::{ServeArgs, events};
 use crate::background::{self, RunMode};
 use crate::log::Log;
 use crate::print;
+use crate::source::{Source, Sources};
 
 /// Time for clients to receive their replies at the end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Resu
     }
     let wanted = Wanted::of(args)?;
     let tls = tls(args)?;
-    let sources = Sources::open(args)?;
+    let sources = Sources::open(&args.source, &args.wanted()?)?;
     let served = serve(args, mode, cancel, wanted, tls, &sources);
     sources.close(served)?;
     Ok(ExitCode::SUCCESS)
@@ -57,6 +57,14 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
     Tls::from_directory(directory, clients, requirement).map(Some)
 }
 
+/// A device as clients see it.
+fn export(args: &ServeArgs, source: &Source) -> Result<Export> {
+    let device = source.device.clone();
+    let export = Export::new(&*source.name, &*args.description, device, args.access());
+    let export = export.map_err(|error| error.at(&source.path))?;
+    Ok(export.with_discard_policy(args.discard.into()))
+}
+
 fn serve(
     args: &ServeArgs,
     mode: RunMode,
@@ -65,7 +73,7 @@ fn serve(
     tls: Option<Tls>,
     sources: &Sources,
 ) -> Result<()> {
-    let exports = sources.list().iter().map(|source| source.export(args));
+    let exports = sources.list().iter().map(|source| export(args, source));
     let exports = Exports::new(exports.collect::<Result<_>>()?)?;
     let log = Arc::new(Log::new(mode));
     let scheme = match tls {
@@ -92,7 +100,7 @@ fn serve(
             "{port} has no TLS: every host that can reach it can use the exports"
         ));
     }
-    let ready = Ready::of(sources.list(), &reached.addresses, scheme);
+    let ready = Ready::of(sources.list(), args.access(), &reached.addresses, scheme);
     let word = match (args.json, reached.is_handed_over) {
         (true, _) => ready.json(),
         // The client that started this program uses stdout for its own output.

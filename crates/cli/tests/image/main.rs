@@ -10,5 +10,6 @@ mod disk;
 mod formats;
 mod look;
 mod map;
+mod mount;
 mod outer;
 mod qemu;

@@ -232,3 +232,30 @@ fn image_that_a_user_makes_is_theirs_in_every_mount() {
     }
     room.stand.assert_closed();
 }
+
+#[test]
+fn user_mounts_the_disk_in_an_image_over_a_file() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    for place in ["mount", "disk"] {
+        room.sh("test -e disk || : > disk").success();
+        room.extant(&["image", "mount", "disk.img", place])
+            .success();
+        let file = if place == "mount" {
+            "mount/disk.raw"
+        } else {
+            "disk"
+        };
+        let script = format!(
+            "stat -c %s:%u {file}; printf word | dd of={file} bs=1 seek=100 conv=notrunc status=none; \
+             dd if={file} bs=1 skip=100 count=4 status=none"
+        );
+        let answer = room.sh(&script).success();
+        assert_eq!(answer.stdout, format!("{}:{NOBODY}\nword", 64 << 20));
+        room.extant(&["umount", place]).success();
+        // In front of the superblock is nothing.
+        room.sh("dd if=/dev/zero of=disk.img bs=1 seek=100 count=4 conv=notrunc status=none")
+            .success();
+    }
+    room.stand.assert_closed();
+}

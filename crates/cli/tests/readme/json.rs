@@ -16,7 +16,7 @@ use crate::{all_commands, options_of};
 
 /// Commands that need more than a session, or a known disk below, to print a result: their
 /// documents are checked in their own tests.
-const ELSEWHERE: [&str; 4] = ["assign", "job resume", "mount", "serve"];
+const ELSEWHERE: [&str; 5] = ["assign", "image mount", "job resume", "mount", "serve"];
 /// qemu-img prints a list.
 const LISTS: [&str; 1] = ["image map"];
 

@@ -41,7 +41,7 @@ const FS_COMMANDS: [&str; 18] = [
 ];
 
 /// Those of `extant image`.
-const IMAGE_COMMANDS: [&str; 8] = [
+const IMAGE_COMMANDS: [&str; 9] = [
     "create",
     "info",
     "check",
@@ -50,6 +50,7 @@ const IMAGE_COMMANDS: [&str; 8] = [
     "resize",
     "convert",
     "materialize",
+    "mount",
 ];
 
 /// Those of `extant pool`, `vol` and `job`.

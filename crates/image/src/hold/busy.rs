@@ -16,7 +16,7 @@ use extant_sys::disk::stacked_on;
 use extant_sys::loop_device::{Certainty, over};
 use extant_sys::mounts::Mount;
 
-use super::mounts_of;
+use super::{IMAGE_SUBTYPE, mounts_of};
 
 /// A process just forked holds its parent's open files until it calls `exec`.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
@@ -77,8 +77,12 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
         },
         Some(mount) => {
             let place = mount.point.display();
+            let command = match mount.fs_type.strip_prefix("fuse.") {
+                Some(IMAGE_SUBTYPE) => "extant image mount",
+                _ => "extant mount",
+            };
             error
-                .detail(format!("mounted at {place} by extant mount"))
+                .detail(format!("mounted at {place} by {command}"))
                 .advice(format!("use the files there, or: extant umount {place}"))
         }
     }

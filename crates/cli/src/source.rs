@@ -1,4 +1,6 @@
-//! The device behind an export: opened, locked, and closed when the server ends.
+//! The devices of a server: opened, locked, and closed when the server ends.
+//!
+//! NBD exports and mounted devices are opened here, so locks, formats and refusals are the same.
 //!
 //! | source | device |
 //! |---|---|
@@ -7,59 +9,135 @@
 //! | a file inside an ext4 image (`--in`, or a volume of a pool in one) | a loop device over the engine's file; the image is locked for all of them |
 //! | a qcow2 image in either | the device of extant-image over that |
 
+mod format;
+mod volumes;
+
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::{Args, ValueEnum};
 use extant_blockdev::{
-    Device, HostAccess, HostEnd, HostOptions, LoopAccess, LoopDevice, LoopOptions, Statistics,
+    Device, HostAccess, HostCache, HostEnd, HostOptions, LoopAccess, LoopDevice, LoopOptions,
+    Statistics,
 };
-use extant_export::{Access, Export};
 use extant_ext4::{File, FollowLast};
-use extant_image::Format;
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores};
 use extant_image::hold;
+use extant_image::{Format, GrowingImage};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
-use super::volumes::{NamedFile, NamedFiles};
-use super::{ServeArgs, Served, format};
 use crate::fs_image::{At, Image};
+use crate::image_format::ImageFormat;
+use crate::in_image::InImageArgs;
+use crate::pool::ConfigArgs;
+use volumes::{NamedFile, NamedFiles};
+
+/// Location of files, and how they are opened.
+#[derive(Args, Clone, Debug)]
+pub struct SourceArgs {
+    #[command(flatten)]
+    pub inside: InImageArgs,
+
+    /// A volume of this pool is meant, with its format in the pool: its name; with a slash or dots,
+    /// a directory or an ext4 image, which no other process may use meanwhile
+    #[arg(long, value_name = "POOL", conflicts_with = "image")]
+    pub pool: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Refuse all changes
+    #[arg(long, short)]
+    pub read_only: bool,
+
+    /// Format of the files [default: qcow2 by the extension; else raw, refused if the contents have
+    /// another format]
+    #[arg(long, short, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// Open the backing and data files that a qcow2 image names, and those that they name
+    #[arg(long)]
+    pub chain: bool,
+
+    /// Caching of data before a client flushes
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "writeback",
+        conflicts_with = "image"
+    )]
+    pub cache: Cache,
+
+    /// Whether devices grow, where a command has an option for it.
+    #[arg(skip)]
+    pub growable: bool,
+}
+
+/// Caching of data between client and disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cache {
+    /// In the page cache of this machine
+    Writeback,
+    /// Nowhere (O_DIRECT)
+    None,
+}
+
+impl From<Cache> for HostCache {
+    fn from(cache: Cache) -> Self {
+        match cache {
+            Cache::Writeback => Self::Buffered,
+            Cache::None => Self::Direct,
+        }
+    }
+}
+
+/// Treatment of discards and punched holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Discard {
+    /// The space is kept, so that preallocation survives
+    Ignore,
+    /// It is freed in the file system or disk below
+    Unmap,
+}
+
+/// A file that is to be opened, and the name that it is given.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub name: String,
+    pub path: PathBuf,
+}
 
 /// A device that counts the requests of clients.
-pub(super) type Counted = Statistics<Arc<dyn Device>>;
+pub type Counted = Statistics<Arc<dyn Device>>;
 
 /// All that is served.
-pub(super) struct Sources {
+pub struct Sources {
     list: Vec<Source>,
     /// The file-system image that contains the files.
     image: Option<Image>,
 }
 
-/// One served export.
+/// One open device.
 #[derive(Clone)]
-pub(super) struct Source {
-    pub(super) name: String,
+pub struct Source {
+    pub name: String,
     /// Its name in errors.
-    pub(super) path: PathBuf,
-    pub(super) access: Access,
-    pub(super) device: Arc<Counted>,
+    pub path: PathBuf,
+    /// The file or export that it is in, which is locked.
+    pub held: PathBuf,
+    pub device: Arc<Counted>,
 }
 
 impl Sources {
     /// Opens everything, or nothing.
-    pub(super) fn open(args: &ServeArgs) -> Result<Self> {
-        if args.files.len() > 1 && (args.name.is_some() || !args.description.is_empty()) {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail("--name and --description are for one file")
-                .advice("give names as NAME=FILE"));
-        }
+    pub fn open(args: &SourceArgs, wanted: &[Wanted]) -> Result<Self> {
         let mut sources = Self {
             list: Vec::new(),
             image: None,
         };
-        let places = NamedFiles::of(args)?;
+        let places = NamedFiles::of(args, wanted)?;
         if let Some(path) = &places.image {
             sources.image = Some(if args.read_only {
                 Image::hold_still(path)?
@@ -67,17 +145,22 @@ impl Sources {
                 Image::change(path, args.inside.below())?
             });
         }
-        match sources.add_all(args, &places.files) {
+        match sources.add_all(args, wanted, &places.files) {
             Ok(()) => Ok(sources),
             Err(error) => sources.close(Err(error)),
         }
     }
 
-    fn add_all(&mut self, args: &ServeArgs, places: &[NamedFile]) -> Result<()> {
+    fn add_all(
+        &mut self,
+        args: &SourceArgs,
+        wanted: &[Wanted],
+        places: &[NamedFile],
+    ) -> Result<()> {
         let mut inodes = HashSet::new();
-        for (served, place) in args.files.iter().zip(places) {
+        for (wanted, place) in wanted.iter().zip(places) {
             let format = place.format;
-            let (device, path) = match &self.image {
+            let (device, path, held) = match &self.image {
                 None => {
                     // Names of backing files are relative to that of the image.
                     let device = match place.judged_file().filter(|_| !args.chain) {
@@ -85,7 +168,7 @@ impl Sources {
                         Some(judged) => open_on_host(args, format, &judged)
                             .map_err(|error| error.about(&place.path)),
                     };
-                    (device?, place.path.clone())
+                    (device?, place.path.clone(), place.path.clone())
                 }
                 Some(image) => {
                     let inner = place.path.as_os_str().as_bytes();
@@ -99,20 +182,17 @@ impl Sources {
                             .detail("the same file is served twice"));
                     }
                     let device = open_inside(args, format, file);
-                    (device.map_err(|error| error.at(&place))?, place)
+                    let device = device.map_err(|error| error.at(&place))?;
+                    (device, place, image.path().to_path_buf())
                 }
             };
             if format.is_none() {
                 format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
             self.list.push(Source {
-                name: name(args, served)?,
+                name: wanted.name.clone(),
                 path,
-                access: if args.read_only {
-                    Access::ReadOnly
-                } else {
-                    Access::ReadWrite
-                },
+                held,
                 device: Arc::new(Statistics::new(device)),
             });
         }
@@ -120,12 +200,12 @@ impl Sources {
     }
 
     /// Those that are served, in the order of the arguments.
-    pub(super) fn list(&self) -> &[Source] {
+    pub fn list(&self) -> &[Source] {
         &self.list
     }
 
     /// Closes everything after `result`, whose error comes first.
-    pub(super) fn close<T>(self, result: Result<T>) -> Result<T> {
+    pub fn close<T>(self, result: Result<T>) -> Result<T> {
         let Self { list, image } = self;
         drop(list);
         match image {
@@ -135,17 +215,7 @@ impl Sources {
     }
 }
 
-impl Source {
-    /// Export as clients see it.
-    pub(super) fn export(&self, args: &ServeArgs) -> Result<Export> {
-        let device = self.device.clone();
-        let export = Export::new(&*self.name, &*args.description, device, self.access);
-        let export = export.map_err(|error| error.at(&self.path))?;
-        Ok(export.with_discard_policy(args.discard.into()))
-    }
-}
-
-fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
+fn open_on_host(args: &SourceArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
     let access = if args.read_only {
         HostAccess::ReadOnly
     } else {
@@ -153,9 +223,14 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     };
     if format == Some(Format::Qcow2) {
         // Locked first: later openers see the lock.
-        let device = ImageDevice::open(path, &image_options(args))?;
+        let options = image_options(args);
+        let device: Arc<dyn Device> = if args.growable {
+            Arc::new(GrowingImage::open(path, options)?)
+        } else {
+            Arc::new(ImageDevice::open(path, &options)?)
+        };
         hold::check_is_free(path, access)?;
-        return Ok(Arc::new(device));
+        return Ok(device);
     }
     let options = HostOptions {
         access,
@@ -166,7 +241,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     Image::hold_device(path, &options)
 }
 
-fn image_options(args: &ServeArgs) -> DeviceOptions {
+fn image_options(args: &SourceArgs) -> DeviceOptions {
     DeviceOptions {
         access: if args.read_only {
             ImageAccess::ReadOnly
@@ -184,7 +259,7 @@ fn image_options(args: &ServeArgs) -> DeviceOptions {
     }
 }
 
-fn open_inside(args: &ServeArgs, format: Option<Format>, file: File) -> Result<Arc<dyn Device>> {
+fn open_inside(args: &SourceArgs, format: Option<Format>, file: File) -> Result<Arc<dyn Device>> {
     let block = LoopOptions::default().logical_block;
     let ends_inside = !file.size()?.is_multiple_of(block.into());
     let options = LoopOptions {
@@ -202,26 +277,14 @@ fn open_inside(args: &ServeArgs, format: Option<Format>, file: File) -> Result<A
     };
     let device = Arc::new(LoopDevice::new(Arc::new(file), options)?);
     match format {
+        Some(Format::Qcow2) if args.growable => Ok(Arc::new(GrowingImage::open_store(
+            device,
+            image_options(args),
+        )?)),
         Some(Format::Qcow2) => Ok(Arc::new(ImageDevice::open_store(
             device,
             &image_options(args),
         )?)),
         Some(Format::Raw) | None => Ok(device),
     }
-}
-
-/// The name that clients ask for.
-fn name(args: &ServeArgs, served: &Served) -> Result<String> {
-    let name = match (&args.name, &served.name) {
-        (Some(name), _) => OsStr::new(name),
-        (None, Some(name)) => name,
-        (None, None) => served.path.file_name().unwrap_or_default(),
-    };
-    let text = name.to_str().map(str::to_owned);
-    text.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidArgument)
-            .at(&served.path)
-            .detail("names of exports are UTF-8")
-            .advice("give it one as NAME=FILE")
-    })
 }

@@ -7,7 +7,7 @@ use extant_image::Format;
 use extant_pool::{Pool, VolumeName, VolumePlace};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::{Cache, ServeArgs, Served, format};
+use super::{Cache, SourceArgs, Wanted, format};
 use crate::pool::PoolArgs;
 
 /// All that is to be served, in the order of the arguments.
@@ -36,32 +36,32 @@ impl NamedFile {
 impl NamedFiles {
     /// # Errors
     /// Those of finding volumes.
-    pub(super) fn of(args: &ServeArgs) -> Result<Self> {
+    pub(super) fn of(args: &SourceArgs, wanted: &[Wanted]) -> Result<Self> {
         let Some(pool) = &args.pool else {
-            let named = |served: &Served| NamedFile {
-                path: served.path.clone(),
-                format: format::said(args.format, &served.path),
+            let named = |wanted: &Wanted| NamedFile {
+                path: wanted.path.clone(),
+                format: format::said(args.format, &wanted.path),
                 judged: None,
             };
             return Ok(Self {
                 image: args.inside.image.clone(),
-                files: args.files.iter().map(named).collect(),
+                files: wanted.iter().map(named).collect(),
             });
         };
         let pool = PoolArgs {
             pool: pool.clone(),
             config: args.config.clone(),
         };
-        Self::of_volumes(args, &pool.open()?)
+        Self::of_volumes(args, wanted, &pool.open()?)
     }
 
-    fn of_volumes(args: &ServeArgs, pool: &Pool) -> Result<Self> {
+    fn of_volumes(args: &SourceArgs, wanted: &[Wanted], pool: &Pool) -> Result<Self> {
         let mut places = Self {
             image: None,
             files: Vec::new(),
         };
-        for served in &args.files {
-            let found = pool.place_of(&volume_name(served)?, !args.read_only)?;
+        for wanted in wanted {
+            let found = pool.place_of(&volume_name(wanted)?, !args.read_only)?;
             places.image.clone_from(&found.image);
             places.files.push(NamedFile {
                 path: found.path.clone(),
@@ -77,11 +77,11 @@ impl NamedFiles {
     }
 }
 
-fn volume_name(served: &Served) -> Result<VolumeName> {
-    match served.path.to_str() {
+fn volume_name(wanted: &Wanted) -> Result<VolumeName> {
+    match wanted.path.to_str() {
         Some(name) => name.parse(),
         None => Err(Error::new(ErrorKind::InvalidArgument)
-            .at(&served.path)
+            .at(&wanted.path)
             .detail("names of volumes are UTF-8")),
     }
 }
