@@ -61,6 +61,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-fuse", &["extant-sys"]),
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
     layer("extant-export", &["extant-nbd"]),
+    layer("extant-vhost", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(
         "extant",
