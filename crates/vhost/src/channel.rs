@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// `VHOST_USER_SET_BACKEND_REQ_FD`.
 const SET_BACKEND_REQ_FD: u32 = 21;
@@ -52,7 +52,7 @@ impl Channel {
         is_channel.then(|| Self(descriptor.into()))
     }
 
-    /// Tells the client to read the configuration again.
+    /// Asks the client to read the configuration again.
     pub(crate) fn send_config_change(&mut self) -> io::Result<()> {
         let mut message = [0; HEADER_BYTES];
         message[..4].copy_from_slice(&CONFIG_CHANGE.to_ne_bytes());

@@ -1,9 +1,9 @@
 //! The state that the messages of one client set up: guest memory, features, rings.
 //!
-//! A ring runs while it has a kick descriptor and is enabled, and guest memory has it. It is stopped
-//! by the request for its base, and its requests in flight are completed before the reply.
+//! A ring runs while it has addresses and a kick descriptor, and is enabled. The request for its
+//! base stops it, and its requests in flight are completed before the reply.
 //!
-//! Guest memory may be exchanged while rings run. Each access looks the address up in the memory
+//! Guest memory may be exchanged while rings run. Each access translates the address by the memory
 //! that is current then; a mapping lives until the last access to it has ended.
 
 use std::fs::File;
@@ -26,9 +26,10 @@ use virtio_queue::{Queue, QueueT};
 use vm_memory::mmap::GuestRegionMmap;
 use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
+use crate::context::Context;
 use crate::events::Observer;
 use crate::inflight::InflightMemory;
-use crate::queue::{self, Context};
+use crate::queue;
 use crate::request::DESCRIPTORS_MAX;
 use crate::ring::{Memory, Notifiers, Ring};
 use crate::volume::Volume;
@@ -91,7 +92,7 @@ impl Connection {
 
     /// Stops all rings, after their requests in flight.
     pub(crate) fn stop(&mut self) {
-        // All are told before the first is waited for.
+        // All are asked before the first is waited for.
         for vring in &self.vrings {
             if let Some(running) = &vring.running {
                 running.context.ring.stop();
@@ -321,8 +322,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(Error::InvalidParam);
         }
         let address = GuestAddress(region.guest_phys_addr);
-        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, address)
-            .ok_or(Error::InvalidParam)?;
+        let mapped =
+            GuestRegionMmap::new(region.mmap_region(file)?, address).ok_or(Error::InvalidParam)?;
         let memory = self.memory.memory().insert_region(Arc::new(mapped));
         self.exchange_memory(memory.map_err(handler_error)?);
         self.mappings.push(Mapping {
@@ -443,10 +444,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(Error::InvalidOperation("nothing can be configured"))
     }
 
-    fn get_inflight_fd(
-        &mut self,
-        wanted: &VhostUserInflight,
-    ) -> Result<(VhostUserInflight, File)> {
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, size) = (wanted.num_queues, wanted.queue_size);
         if queues == 0 || size == 0 || queues > self.volume.queues() || size > QUEUE_SIZE_MAX {
             return Err(Error::InvalidParam);

@@ -33,7 +33,7 @@ pub enum Event<'a> {
         /// The rule.
         reason: &'a str,
     },
-    /// The client was told that the volume has another size.
+    /// The volume has another size, and the client was notified.
     Resized {
         /// The name of the volume.
         volume: &'a str,

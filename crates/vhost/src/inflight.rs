@@ -1,9 +1,9 @@
 //! The table of requests in flight, in memory that survives the server: the client keeps it and
 //! gives it to the next server, which finishes the requests of a killed one.
 //!
-//! Completion of a request takes four steps, and a crash between them is repaired at the next start:
-//! its head is noted, it enters the used ring, it leaves the table, the index of the used ring is
-//! noted. If the two indices differ, the noted head is in the used ring and leaves the table.
+//! Completion of a request takes four steps: its head is noted, it enters the used ring, it leaves
+//! the table, the index of the used ring is noted. A crash between them is repaired at the next
+//! start: if the two indices differ, the noted head is in the used ring and leaves the table.
 //!
 //! Format: "Inflight I/O tracking" of the vhost-user protocol, split virtqueues.
 
@@ -117,7 +117,9 @@ impl Inflight {
             .map(|head| (self.load(self.of(head) + DESC_COUNTER), head))
             .collect();
         found.sort_unstable();
-        self.counter = found.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        self.counter = found
+            .last()
+            .map_or(0, |(counter, _)| counter.wrapping_add(1));
         found.into_iter().map(|(_, head)| head).collect()
     }
 

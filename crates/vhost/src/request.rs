@@ -271,9 +271,13 @@ fn action(
     volume: &Volume,
 ) -> Result<Action, Status> {
     let action = match header.kind.get() {
-        blk::VIRTIO_BLK_T_IN => Action::Read(transfer(memory, header, writable, Permissions::Write)?),
+        blk::VIRTIO_BLK_T_IN => {
+            Action::Read(transfer(memory, header, writable, Permissions::Write)?)
+        }
         blk::VIRTIO_BLK_T_OUT if volume.is_read_only() => return Err(Status::Failed),
-        blk::VIRTIO_BLK_T_OUT => Action::Write(transfer(memory, header, readable, Permissions::Read)?),
+        blk::VIRTIO_BLK_T_OUT => {
+            Action::Write(transfer(memory, header, readable, Permissions::Read)?)
+        }
         blk::VIRTIO_BLK_T_FLUSH => Action::Flush,
         blk::VIRTIO_BLK_T_GET_ID => Action::Identify,
         blk::VIRTIO_BLK_T_DISCARD if volume.offers_discard() => {

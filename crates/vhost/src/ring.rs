@@ -3,8 +3,8 @@
 //! Model: one thread takes requests; it and the threads of slow requests complete them, in any
 //! order, under the lock of the ring. Completions are signalled together (`signal`).
 //!
-//! A ring that breaks the rules is marked as broken: no further request is taken, the client is
-//! told through its error descriptor, and requests in flight are still completed.
+//! A ring that breaks the rules is marked as broken: no further request is taken, the error
+//! descriptor of the client is signalled, and requests in flight are still completed.
 //!
 //! The client's eventfds are untrusted: the kick is read without blocking, and is ignored once it
 //! is no eventfd that works; the call is written only if that does not block.
@@ -27,7 +27,7 @@ use crate::inflight::Inflight;
 use crate::request::{Broken, Request, Status};
 use crate::volume::Volume;
 
-/// Interval of looking at a ring whose driver does not kick.
+/// Interval of checks of a ring whose driver does not kick.
 const UNKICKED_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 1_000_000,
@@ -40,7 +40,7 @@ pub(crate) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 pub(crate) struct Notifiers {
     /// The driver has added requests. `None`: it does not say so.
     pub kick: Option<File>,
-    /// Requests have been completed. `None`: the driver looks by itself.
+    /// Requests have been completed. `None`: the driver polls.
     pub call: Option<File>,
     /// The ring is broken.
     pub error: Option<File>,
@@ -317,7 +317,11 @@ impl State {
         if !self.has_next(memory)? {
             return Ok(None);
         }
-        let next = self.queue.iter(memory).ok().and_then(|mut heads| heads.next());
+        let next = self
+            .queue
+            .iter(memory)
+            .ok()
+            .and_then(|mut heads| heads.next());
         match next {
             Some(chain) => Ok(Some(chain.head_index())),
             None => Err("an available ring with more entries than the queue, or outside of memory"),

@@ -4,7 +4,7 @@
 //! others wait meanwhile. A client that leaves is no error: its requests in flight are completed.
 //!
 //! Resizes: the thread follows the size of the device every second, and at `follow_size`. When it
-//! has changed, the client is told to read the configuration, and the guest sees the new capacity.
+//! has changed, the client is asked to read the configuration, and the guest sees the new capacity.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use crate::connection::Connection;
 use crate::events::{Event, Observer};
 use crate::volume::Volume;
 
-/// Interval of looking at the size of the device.
+/// Interval of checks of the device's size.
 const RESIZE_INTERVAL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -37,7 +37,7 @@ const RESIZE_INTERVAL: Timespec = Timespec {
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time for a message that has begun to arrive, once its socket is closed.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
-/// Who may connect: a client reads and writes everything.
+/// Permissions of the socket: a client reads and writes everything.
 const SOCKET_MODE: u32 = 0o600;
 
 /// Options of a server.
@@ -104,13 +104,15 @@ impl Server {
                 client: Mutex::default(),
             });
             let (end, ended) = channel::<()>();
-            thread::Builder::new().name("vhost server".to_owned()).spawn({
-                let shared = shared.clone();
-                move || {
-                    shared.serve_clients(&listener);
-                    drop(end);
-                }
-            })?;
+            thread::Builder::new()
+                .name("vhost server".to_owned())
+                .spawn({
+                    let shared = shared.clone();
+                    move || {
+                        shared.serve_clients(&listener);
+                        drop(end);
+                    }
+                })?;
             Ok(Self {
                 shared,
                 file: None,
@@ -125,7 +127,7 @@ impl Server {
         &self.shared.volume
     }
 
-    /// Looks at the size of the device now, and tells the client if it has changed.
+    /// Checks the size of the device now, and notifies the client if it has changed.
     pub fn follow_size(&self) {
         self.shared.wake();
     }
@@ -182,7 +184,7 @@ fn is_serving(mut client: &UnixStream, timeout: Duration) -> bool {
     bounded.is_ok() && !matches!(client.read(&mut [0]), Ok(0))
 }
 
-/// What the thread waited for.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     ByInput,
@@ -256,14 +258,14 @@ impl Shared {
         let connection = Arc::new(StdMutex::new(connection));
         let mut messages = BackendReqHandler::from_stream(client, connection);
         let mut channel = None;
-        let mut told = self.size();
+        let mut reported = self.size();
         loop {
             let woken = self.wait(&socket, Some(&RESIZE_INTERVAL))?;
             if self.is_stopping() {
                 return Ok(());
             }
             if woken == Woken::ByOthers {
-                told = self.tell_size(told, channel.as_mut());
+                reported = self.report_size(reported, channel.as_mut());
                 continue;
             }
             if let Some(brought) = Channel::peek(&socket) {
@@ -288,10 +290,10 @@ impl Shared {
         self.volume.capacity_bytes()
     }
 
-    fn tell_size(&self, told: u64, channel: Option<&mut Channel>) -> u64 {
+    fn report_size(&self, reported: u64, channel: Option<&mut Channel>) -> u64 {
         let bytes = self.size();
-        if bytes == told {
-            return told;
+        if bytes == reported {
+            return reported;
         }
         let Some(channel) = channel else {
             // A client without a channel reads the configuration when it likes.

@@ -12,12 +12,12 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use extant_blockdev::{Transfer, TransferKind, TransferStream};
-use extant_space::{Error, Result};
+use extant_space::Result;
 use extant_sys::buffer::AlignedBuffer;
 use extant_sys::polling::Polling;
 use vm_memory::{Bytes, GuestAddressSpace};
 
-use crate::queue::Context;
+use crate::context::Context;
 use crate::request::{Action, Broken, Request, Status};
 
 /// Buffers of a queue: many small ones and a few large ones. Pages are allocated on first use.
@@ -359,9 +359,11 @@ impl TransferStream for Transfers<'_> {
             Ok(()) if active.kind == TransferKind::Read => {
                 let memory = self.context.ring.memory().memory();
                 let bytes = transfer.buffer.as_slice();
-                active.request.copy(start, transfer.length, |address, range| {
-                    memory.write_slice(&bytes[range], address).ok()
-                })
+                active
+                    .request
+                    .copy(start, transfer.length, |address, range| {
+                        memory.write_slice(&bytes[range], address).ok()
+                    })
             }
             _ => Some(()),
         };
@@ -377,14 +379,5 @@ impl TransferStream for Transfers<'_> {
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
         self.is_armed.then(|| self.context.ring.events())
-    }
-}
-
-/// The kind of an error, as the guest learns it.
-pub(crate) fn status_of(result: &Result<()>) -> Status {
-    match result.as_ref().map_err(Error::kind) {
-        Ok(()) => Status::Done,
-        Err(extant_space::ErrorKind::Unsupported) => Status::Unsupported,
-        Err(_) => Status::Failed,
     }
 }

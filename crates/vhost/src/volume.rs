@@ -22,8 +22,8 @@ pub(crate) const SERIAL_BYTES: usize = blk::VIRTIO_BLK_ID_BYTES as usize;
 pub(crate) const RANGES_MAX: usize = 64;
 /// Most bytes of one of these ranges: it runs as a whole, and others wait for it at shutdown.
 pub(crate) const RANGE_BYTES_MAX: u64 = 2 << 30;
-/// Parts of a request's data. With header and status it fits into a queue of 128, which is what
-/// virtual machine monitors use unless told otherwise.
+/// Parts of a request's data. With header and status it fits into a queue of 128, the default of
+/// virtual machine monitors.
 const SEGMENTS_MAX: u32 = 126;
 
 /// A device to be served, and what clients may do with it.

@@ -69,6 +69,7 @@ pub const LAYERS: &[Layer] = &[
             "extant-libvirt",
             "extant-mount",
             "extant-export",
+            "extant-vhost",
             "extant-fsck",
         ],
     ),
