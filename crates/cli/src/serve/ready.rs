@@ -5,6 +5,7 @@ use extant_export::{Access, Address, Scheme};
 use serde::Serialize;
 
 use super::source::Source;
+use super::vhost::Disks;
 use crate::print;
 
 #[derive(Debug, Serialize)]
@@ -21,11 +22,18 @@ struct ReadyExport {
     size_bytes: u64,
     access: &'static str,
     uris: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vhost_user: Option<String>,
 }
 
 impl Ready {
-    pub(super) fn of(sources: &[Source], addresses: &[Address], scheme: Scheme) -> Self {
-        let exports = sources.iter().map(|source| ReadyExport {
+    pub(super) fn of(
+        sources: &[Source],
+        addresses: &[Address],
+        scheme: Scheme,
+        disks: &Disks,
+    ) -> Self {
+        let exports = sources.iter().enumerate().map(|(at, source)| ReadyExport {
             name: source.name.clone(),
             path: source.path.to_string_lossy().into_owned(),
             size_bytes: source.device.geometry().size,
@@ -37,6 +45,9 @@ impl Ready {
                 .iter()
                 .map(|address| address.uri(&source.name, scheme))
                 .collect(),
+            vhost_user: disks
+                .path(at)
+                .map(|path| path.to_string_lossy().into_owned()),
         });
         Self {
             event: "serving",
@@ -50,12 +61,13 @@ impl Ready {
         print::json_line(self)
     }
 
-    /// A line for each URI.
+    /// A line for each URI and each vhost-user socket.
     pub(super) fn uris(&self) -> String {
         let uris: Vec<_> = self
             .exports
             .iter()
-            .flat_map(|export| export.uris.iter().map(String::as_str))
+            .flat_map(|export| export.uris.iter().chain(&export.vhost_user))
+            .map(String::as_str)
             .collect();
         uris.join("\n")
     }

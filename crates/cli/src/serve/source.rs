@@ -22,6 +22,7 @@ use extant_image::Format;
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
+use extant_vhost::Volume;
 
 use super::volumes::{NamedFile, NamedFiles};
 use super::{ServeArgs, Served, format};
@@ -142,6 +143,13 @@ impl Source {
         let export = Export::new(&*self.name, &*args.description, device, self.access);
         let export = export.map_err(|error| error.at(&self.path))?;
         Ok(export.with_discard_policy(args.discard.into()))
+    }
+
+    /// The disk that a virtual machine sees.
+    pub(super) fn volume(&self, args: &ServeArgs) -> Volume {
+        Volume::new(&*self.name, self.device.clone(), self.access)
+            .with_discard_policy(args.discard.into())
+            .with_queues(args.queues)
     }
 }
 

@@ -19,4 +19,5 @@ mod space;
 mod stand;
 mod start;
 mod tls;
+mod vhost;
 mod volumes;
