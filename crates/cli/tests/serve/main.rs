@@ -20,4 +20,5 @@ mod stand;
 mod start;
 mod tls;
 mod vhost;
+mod vhost_guest;
 mod volumes;
