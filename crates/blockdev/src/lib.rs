@@ -8,7 +8,8 @@
 //! Module layers, lowest first:
 //!
 //! 1. `request`, `foreground`: requests and their buffers; how busy a device is
-//! 2. `geometry`, `kind`: limits and features; kinds of requests
+//! 2. `geometry`, `kind`, `served`: limits and features; kinds of requests; policies for clients of
+//!    a server
 //! 3. `split`, `stream`: requests cut at limits; transfers in order
 //! 4. `device`: the trait
 //! 5. `runs`, `statistics`, `throttle`: parts of drivers, and wrappers
@@ -26,6 +27,7 @@ mod loop_device;
 mod memory;
 mod request;
 mod runs;
+mod served;
 pub mod simulation;
 mod split;
 mod statistics;
@@ -41,6 +43,7 @@ pub use memory::{MemoryDevice, MemoryOptions};
 pub use request::{
     Operation, Persistence, ReadBuffers, Request, Speed, WriteBuffers, ZeroedSpace, Zeroing,
 };
+pub use served::{Access, DiscardPolicy};
 pub use split::submit_within;
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
 pub use stream::{Transfer, TransferKind, TransferStream};

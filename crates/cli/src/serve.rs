@@ -1,4 +1,4 @@
-//! `extant serve`: files, disks and files inside images as NBD exports.
+//! `extant serve`: files, disks and files inside images as NBD exports and vhost-user disks.
 //!
 //! One source for each export (`crate::source`), one server for all of them. The server says where
 //! it can be reached when it can, on stdout, as URIs. It ends by a signal: received requests are
@@ -12,6 +12,7 @@ mod listen;
 mod pid_file;
 mod ready;
 mod server;
+mod vhost;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -28,12 +29,14 @@ use crate::exit::{self, Style};
 use crate::print;
 use crate::source::{Discard, SourceArgs, Wanted};
 
-/// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
+/// Serve files, images and disks to NBD clients (virtual machines, qemu-img, nbdcopy, nbd-client),
+/// and to virtual machines as vhost-user disks.
 ///
-/// Prints the URI of each export when it is ready for clients, and serves until SIGINT, SIGTERM or
-/// SIGHUP: then received requests are completed and made durable. A file that grew is larger for
-/// the next client that connects. Files are locked; nothing else of this program writes to them
-/// meanwhile.
+/// Prints the URI of each export, or its vhost-user socket, when it is ready for clients, and
+/// serves until SIGINT, SIGTERM or SIGHUP: then received requests are completed and made durable. A
+/// file that grew is larger for the next NBD client that connects, and within a second for a
+/// running virtual machine with a vhost-user disk. Files are locked; nothing else of this program
+/// writes to them meanwhile.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,6 +46,7 @@ Examples:
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
   extant serve --pool vms web.qcow2 --socket s      a volume of a pool
+  extant serve vm.qcow2 --vhost-user /run/vm.sock   a disk of a virtual machine, with shared memory
   extant serve vm.raw --listen 0.0.0.0:10809 --tls-creds /etc/pki/qemu
   nbdinfo [ extant serve vm.raw ]                   by a socket that the client hands over, as systemd does
 
@@ -51,6 +55,8 @@ DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for
 keys are not supported.
 Without TLS, every host that can reach a TCP port can use the exports. A socket is open to those who may write
 to it, which the umask decides.
+A vhost-user socket is open to its owner alone, and has one client at a time; after a restart of either side
+the other one continues. docs/guide/vhost-user.md has the options of QEMU, cloud-hypervisor and libvirt.
 SIGINT, SIGTERM or SIGHUP ends the server; a second SIGTERM ends it as a crash would. With --fork its
 process number is printed on stderr, or written to --pid-file or --json: kill $(cat s.pid).
 SIGUSR1 prints what clients have done so far.
@@ -71,6 +77,16 @@ pub struct ServeArgs {
     /// Listen on a TCP address; port 0 uses a free one [default port: 10809]
     #[arg(long, short, value_name = "HOST[:PORT]")]
     pub listen: Vec<String>,
+
+    /// Listen on a vhost-user socket, for virtual machines: given once for each file, or once with
+    /// a directory, where each file has the socket NAME.sock
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user: Vec<PathBuf>,
+
+    /// Queues that a virtual machine can set up on a vhost-user disk
+    #[arg(long, value_name = "N", default_value = "4", requires = "vhost_user")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub queues: u16,
 
     /// The name of the export, with one file
     #[arg(long, short = 'x')]

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, Features, Geometry};
+use extant_blockdev::{Access, Device, DiscardPolicy, Features, Geometry};
 use extant_space::{Error, ErrorKind, Result};
 
 use extant_nbd::wire::STRING_MAX;
@@ -17,25 +17,6 @@ use extant_nbd::wire::reply::ReplyStyle;
 const ASSUMED_BLOCK_BYTES: u32 = 512;
 /// Lower bound of the preferred block size.
 const PREFERRED_BLOCK_BYTES_MIN: u32 = 4096;
-
-/// Whether clients may change the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// They may, unless the device is read-only itself.
-    ReadWrite,
-    /// They may not.
-    ReadOnly,
-}
-
-/// How an export handles trims and write-zeroes requests that allow a hole (QEMU: `discard=`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DiscardPolicy {
-    /// Both deallocate where the device supports it.
-    #[default]
-    Unmap,
-    /// The export does not advertise trim, and zeroed ranges stay allocated.
-    Ignore,
-}
 
 /// A device under a name.
 #[derive(Clone)]

@@ -42,6 +42,7 @@ mod tls;
 mod transmission;
 
 pub use events::{Event, Observer};
-pub use export::{Access, DiscardPolicy, Export, Exports};
+pub use export::{Export, Exports};
+pub use extant_blockdev::{Access, DiscardPolicy};
 pub use server::{Address, BoundSocket, Limits, Scheme, Server, ServerOptions};
 pub use tls::{ClientCertificates, Tls, TlsRequirement};

@@ -20,7 +20,6 @@ mod batch;
 mod block_status;
 mod command;
 mod pipeline;
-mod polling;
 mod receiver;
 mod replies;
 

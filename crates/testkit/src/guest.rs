@@ -28,6 +28,10 @@ pub enum Bus {
     Nvme,
     /// virtio-blk, which has no unmapping write zeroes.
     Virtio,
+    /// virtio-blk of another process, whose socket is the file. Its serial number must be `disk`
+    /// with the place of the disk among all of them. QEMU connects again when the process is
+    /// replaced.
+    VhostUser,
 }
 
 /// A disk of the guest over a raw file of the host.

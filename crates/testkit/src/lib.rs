@@ -3,9 +3,10 @@
 //! Module layers, lowest first:
 //!
 //! 1. `busy`, `command`, `events`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `listener`,
-//!    `packages`: retries of operations on busy files; other programs; events of `tracing`; FUSE
-//!    over io_uring, turned on; a deadline for tests on FUSE mounts; the `main` of programs whose
-//!    instructions are counted; sockets of servers that start; Debian packages
+//!    `packages`, `vhost_client`: retries of operations on busy files; other programs; events of
+//!    `tracing`; FUSE over io_uring, turned on; a deadline for tests on FUSE mounts; the `main` of
+//!    programs whose instructions are counted; sockets of servers that start; Debian packages; a
+//!    driver of vhost-user disks
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
 //! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
@@ -39,6 +40,7 @@ mod packages;
 pub mod requires;
 pub mod scratch;
 pub mod user;
+pub mod vhost_client;
 pub mod workdir;
 
 pub use mke2fs::mke2fs;

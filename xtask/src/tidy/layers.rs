@@ -62,6 +62,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
     layer("extant-devicefile", &["extant-blockdev", "extant-fuse"]),
     layer("extant-export", &["extant-nbd"]),
+    layer("extant-vhost", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(
         "extant",
@@ -70,6 +71,7 @@ pub const LAYERS: &[Layer] = &[
             "extant-mount",
             "extant-devicefile",
             "extant-export",
+            "extant-vhost",
             "extant-fsck",
         ],
     ),

@@ -1,5 +1,6 @@
 //! Events of clients, and errors, as lines of the log.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,16 +18,9 @@ const BETWEEN_FAILURES: Duration = Duration::from_secs(1);
 pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
     let failures = Mutex::new(Failures::default());
     Arc::new(move |event| match event {
-        Event::Failed { export, error } => {
-            let mut failures = failures.lock();
-            match failures.take(Instant::now()) {
-                Some(0) => log.error(format_args!("export {export:?}: {error}")),
-                Some(untold) => log.error(format_args!(
-                    "export {export:?}: {error}; and {untold} more failures before"
-                )),
-                None => {}
-            }
-        }
+        Event::Failed { export, error } => failures
+            .lock()
+            .log(&log, format_args!("export {export:?}: {error}")),
         Event::Refused { peer } => log.notice(format_args!(
             "{peer} was refused: the limit of --connections is reached"
         )),
@@ -37,6 +31,37 @@ pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
         Event::Closed { peer, error } if is_verbose => match error {
             None => log.notice(format_args!("{peer} has left")),
             Some(error) => log.notice(format_args!("{peer} was lost: {error}")),
+        },
+        _ => {}
+    })
+}
+
+/// As [`observer`], for a vhost-user disk.
+pub(super) fn disk_observer(log: Arc<Log>, is_verbose: bool) -> extant_vhost::Observer {
+    use extant_vhost::Event;
+    let failures = Mutex::new(Failures::default());
+    Arc::new(move |event| match event {
+        Event::Failed { volume, error } => failures
+            .lock()
+            .log(&log, format_args!("disk {volume:?}: {error}")),
+        Event::Broken {
+            volume,
+            queue,
+            reason,
+        } => log.error(format_args!(
+            "disk {volume:?}: queue {queue} is stopped until the guest resets it: {reason}"
+        )),
+        Event::Resized { volume, bytes } => {
+            log.notice(format_args!("disk {volume:?} has {bytes} bytes now"))
+        }
+        Event::Opened { volume } if is_verbose => {
+            log.notice(format_args!("a client has connected to disk {volume:?}"))
+        }
+        Event::Closed { volume, error } if is_verbose => match error {
+            None => log.notice(format_args!("the client of disk {volume:?} has left")),
+            Some(error) => log.notice(format_args!(
+                "the client of disk {volume:?} was disconnected: {error}"
+            )),
         },
         _ => {}
     })
@@ -68,6 +93,14 @@ struct Failures {
 }
 
 impl Failures {
+    fn log(&mut self, log: &Log, message: fmt::Arguments<'_>) {
+        match self.take(Instant::now()) {
+            Some(0) => log.error(message),
+            Some(untold) => log.error(format_args!("{message}; and {untold} more failures before")),
+            None => {}
+        }
+    }
+
     /// The number of suppressed messages before this one, if it is to be logged.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.told.is_some_and(|told| now - told < BETWEEN_FAILURES) {

@@ -28,10 +28,12 @@ impl<'a> Wanted<'a> {
     /// Refuses to listen nowhere.
     pub(super) fn of(args: &'a ServeArgs) -> Result<Self> {
         let sockets = activation::sockets()?;
-        if sockets.is_empty() && args.socket.is_empty() && args.listen.is_empty() {
+        let is_nowhere =
+            args.socket.is_empty() && args.listen.is_empty() && args.vhost_user.is_empty();
+        if sockets.is_empty() && is_nowhere {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("nowhere to listen")
-                .advice("give --socket PATH or --listen HOST:PORT"));
+                .advice("give --socket PATH, --listen HOST:PORT or --vhost-user PATH"));
         }
         Ok(Self { args, sockets })
     }

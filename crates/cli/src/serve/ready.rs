@@ -4,6 +4,7 @@ use extant_blockdev::Device;
 use extant_export::{Access, Address, Scheme};
 use serde::Serialize;
 
+use super::vhost::Disks;
 use crate::print;
 use crate::source::Source;
 
@@ -21,6 +22,8 @@ struct ReadyExport {
     size_bytes: u64,
     access: &'static str,
     uris: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vhost_user: Option<String>,
 }
 
 impl Ready {
@@ -29,8 +32,9 @@ impl Ready {
         access: Access,
         addresses: &[Address],
         scheme: Scheme,
+        disks: &Disks,
     ) -> Self {
-        let exports = sources.iter().map(|source| ReadyExport {
+        let exports = sources.iter().enumerate().map(|(at, source)| ReadyExport {
             name: source.name.clone(),
             path: source.path.to_string_lossy().into_owned(),
             size_bytes: source.device.geometry().size,
@@ -42,6 +46,9 @@ impl Ready {
                 .iter()
                 .map(|address| address.uri(&source.name, scheme))
                 .collect(),
+            vhost_user: disks
+                .path(at)
+                .map(|path| path.to_string_lossy().into_owned()),
         });
         Self {
             event: "serving",
@@ -55,12 +62,13 @@ impl Ready {
         print::json_line(self)
     }
 
-    /// A line for each URI.
+    /// A line for each URI and each vhost-user socket.
     pub(super) fn uris(&self) -> String {
         let uris: Vec<_> = self
             .exports
             .iter()
-            .flat_map(|export| export.uris.iter().map(String::as_str))
+            .flat_map(|export| export.uris.iter().chain(&export.vhost_user))
+            .map(String::as_str)
             .collect();
         uris.join("\n")
     }

@@ -18,6 +18,7 @@ use signal_hook::iterator::Signals;
 use super::listen::Wanted;
 use super::pid_file::PidFile;
 use super::ready::Ready;
+use super::vhost::Disks;
 use super::{ServeArgs, events};
 use crate::background::{self, RunMode};
 use crate::log::Log;
@@ -94,13 +95,20 @@ fn serve(
     cancel.check()?;
     let server = Server::new(exports, options);
     let reached = wanted.listen(&server)?;
+    let disks = Disks::listen(args, sources.list(), &log)?;
     let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let (Some(port), Scheme::Clear) = (reached.public_port(), scheme) {
         log.notice(format_args!(
             "{port} has no TLS: every host that can reach it can use the exports"
         ));
     }
-    let ready = Ready::of(sources.list(), args.access(), &reached.addresses, scheme);
+    let ready = Ready::of(
+        sources.list(),
+        args.access(),
+        &reached.addresses,
+        scheme,
+        &disks,
+    );
     let word = match (args.json, reached.is_handed_over) {
         (true, _) => ready.json(),
         // The client that started this program uses stdout for its own output.
@@ -127,7 +135,8 @@ fn serve(
         }
         events::tell_statistics(&log, sources.list());
     }
-    let ended = server.shutdown(GRACE);
+    let ended = disks.shutdown(GRACE);
+    let ended = ended.and(server.shutdown(GRACE));
     if args.verbose {
         events::tell_statistics(&log, sources.list());
     }

@@ -153,6 +153,11 @@ fn guide_to_disks_of_virtual_machines_succeeds() {
 }
 
 #[test]
+fn page_on_vhost_user_succeeds() {
+    page_succeeds("docs/guide/vhost-user.md");
+}
+
+#[test]
 fn guide_to_files_in_an_ext4_image_succeeds() {
     page_succeeds("docs/guide/ext4-image.md");
 }

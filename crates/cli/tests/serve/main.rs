@@ -19,4 +19,6 @@ mod space;
 mod stand;
 mod start;
 mod tls;
+mod vhost;
+mod vhost_guest;
 mod volumes;

@@ -1,19 +1,17 @@
 //! A listening socket, and the thread that accepts its clients.
 
-use std::fs;
-use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::socket_file::{self, SocketFile};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::retry_on_intr;
 
@@ -23,10 +21,6 @@ use extant_nbd::socket::Socket;
 
 /// Delay after a failed `accept`, mostly without free descriptors or memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-
-/// Longest wait for a killed server that still has its socket.
-const OLD_SERVER_TIMEOUT: Duration = Duration::from_millis(500);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Listener {
     /// Wakes the thread. The socket is not shut down, as other processes may share it.
@@ -191,90 +185,18 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, bound))
 }
 
-/// The path of a socket, and its inode.
-struct SocketFile {
-    path: PathBuf,
-    inode: (u64, u64),
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        let metadata = fs::symlink_metadata(path)?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            inode: (metadata.dev(), metadata.ino()),
-        })
-    }
-
-    /// Removes the path, unless it is now the path of another socket.
-    fn remove(self) {
-        let _lock = DirectoryLock::acquire(&self.path);
-        if Self::of(&self.path).is_ok_and(|now| now.inode == self.inode) {
-            // It may be removed already.
-            let _ = fs::remove_file(self.path);
-        }
-    }
-}
-
-/// Serializes servers that create or remove sockets in a directory, by `flock`. Best effort:
-/// without the lock a server proceeds after a timeout.
-struct DirectoryLock {
-    _directory: Option<File>,
-}
-
-impl DirectoryLock {
-    fn acquire(path: &Path) -> Self {
-        let directory = match path.parent() {
-            Some(directory) if !directory.as_os_str().is_empty() => directory,
-            _ => Path::new("."),
-        };
-        let directory = File::open(directory).ok();
-        let deadline = Instant::now() + 2 * OLD_SERVER_TIMEOUT;
-        let is_locked =
-            |directory: &File| matches!(directory.try_lock(), Err(TryLockError::WouldBlock));
-        while directory.as_ref().is_some_and(is_locked) && Instant::now() < deadline {
-            thread::sleep(POLL_INTERVAL);
-        }
-        Self {
-            _directory: directory,
-        }
-    }
-}
-
-/// Binds to a path. Replaces a stale socket; waits for a server there that is terminating.
+/// Binds to a path; the umask decides who may connect.
 fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
-    let _lock = DirectoryLock::acquire(path);
-    let deadline = Instant::now() + OLD_SERVER_TIMEOUT;
-    loop {
-        let in_use = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
-            result => return Ok((result?, SocketFile::of(path)?)),
-        };
-        let is_socket = match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            metadata => metadata?.file_type().is_socket(),
-        };
-        // Connecting to a file of another type is refused too.
-        let connected = is_socket.then(|| UnixStream::connect(path));
-        match connected {
-            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path)?;
-            }
-            Some(Ok(client)) if Instant::now() < deadline && !sends_greeting(&client, deadline) => {
-                thread::sleep(POLL_INTERVAL);
-            }
-            _ => {
-                return Err(Error::from(in_use)
-                    .with_kind(ErrorKind::InUse)
-                    .detail("another process listens there, or it is no socket"));
-            }
-        }
-    }
+    socket_file::bind(path, 0o777, sends_greeting).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::from(error)
+            .with_kind(ErrorKind::InUse)
+            .detail("another process listens there, or it is no socket"),
+        _ => error.into(),
+    })
 }
 
-/// Whether a server sends the first byte of its greeting before the deadline.
-fn sends_greeting(mut client: &UnixStream, deadline: Instant) -> bool {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = client.set_read_timeout(Some(left.max(POLL_INTERVAL)));
+/// Whether a server sends the first byte of its greeting in time.
+fn sends_greeting(mut client: &UnixStream, timeout: Duration) -> bool {
+    let timeout = client.set_read_timeout(Some(timeout));
     timeout.is_ok() && matches!(client.read(&mut [0]), Ok(1))
 }

@@ -15,12 +15,12 @@ use extant_space::{Error, Result};
 
 use super::batch::Batch;
 use super::command::{Action, Command};
-use super::polling::Polling;
 use super::{Transmission, against_protocol};
 use extant_nbd::socket::Wait;
 use extant_nbd::stream::Stream;
 use extant_nbd::wire::reply::{ReplyStyle, ReplyTo};
 use extant_nbd::wire::request::{RequestHeader, command};
+use extant_sys::polling::Polling;
 
 /// Most bytes of one `recv`.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 10;

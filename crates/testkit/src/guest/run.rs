@@ -69,6 +69,11 @@ fn machine(lab: &Path, control: &Path, options: &Options) -> Result<Command> {
         words.push_str(" extant.host");
     }
 
+    // Shared with the processes that serve disks.
+    let memory = format!(
+        "memory-backend-memfd,id=memory,share=on,size={}M",
+        options.memory_mib
+    );
     let mut command = qemu(lab, options.timeout)?;
     command
         .env(
@@ -79,7 +84,16 @@ fn machine(lab: &Path, control: &Path, options: &Options) -> Result<Command> {
         .arg(root.join("usr/share/qemu"))
         .arg("-L")
         .arg(root.join("usr/share/seabios"))
-        .args(["-M", "q35", "-accel", accelerator, "-cpu", processor])
+        .args([
+            "-object",
+            &memory,
+            "-M",
+            "q35,memory-backend=memory",
+            "-accel",
+            accelerator,
+            "-cpu",
+            processor,
+        ])
         .args(["-smp", &options.processors.to_string()])
         .args(["-m", &format!("{}M", options.memory_mib)])
         .args(["-nodefaults", "-no-user-config", "-no-reboot"])
@@ -112,6 +126,17 @@ fn share(command: &mut Command, directory: &Path, tag: &str, further: &str) {
 
 fn attach(command: &mut Command, number: usize, disk: &Disk) {
     let device = match disk.bus {
+        Bus::VhostUser => {
+            let socket = escape(&disk.file);
+            command
+                .arg("-chardev")
+                .arg(format!(
+                    "socket,id=socket{number},path={socket},reconnect-ms=200"
+                ))
+                .arg("-device")
+                .arg(format!("vhost-user-blk-pci,chardev=socket{number}"));
+            return;
+        }
         Bus::Nvme => "nvme",
         Bus::Virtio => "virtio-blk-pci",
     };

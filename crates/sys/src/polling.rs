@@ -1,4 +1,4 @@
-//! Polling of a socket before a blocking read.
+//! Polling of a socket or ring before a call that blocks.
 //!
 //! A client with a few requests in flight sends the next ones microseconds after it has the
 //! replies. To sleep and be woken takes longer than that, on both sides.
@@ -17,19 +17,16 @@ const WINDOW_MIN: Duration = Duration::from_micros(10);
 /// A client that takes longer than that gains little.
 const WINDOW_MAX: Duration = Duration::from_micros(80);
 
-/// The window of one connection.
+/// The window of one source of input.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Polling {
+pub struct Polling {
     window: Duration,
 }
 
 impl Polling {
     /// Calls `attempt` until it does not fail with `WouldBlock`, at most for the window. `None`:
     /// the window has passed, and a call that blocks is due.
-    pub(super) fn poll<T>(
-        self,
-        mut attempt: impl FnMut() -> io::Result<T>,
-    ) -> Option<io::Result<T>> {
+    pub fn poll<T>(self, mut attempt: impl FnMut() -> io::Result<T>) -> Option<io::Result<T>> {
         if self.window.is_zero() {
             return None;
         }
@@ -44,7 +41,7 @@ impl Polling {
     }
 
     /// Adapts the window to a call that blocked for `slept`.
-    pub(super) fn adapt(&mut self, slept: Duration) {
+    pub fn adapt(&mut self, slept: Duration) {
         self.window = if slept > WINDOW_MAX {
             Duration::ZERO
         } else {

@@ -1,0 +1,69 @@
+//! The vhost-user sockets of the served files: one server for each.
+
+use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_vhost::{Server, ServerOptions, Volume};
+
+use super::{ServeArgs, events};
+use crate::log::Log;
+use crate::source::Source;
+
+/// The servers, and their sockets; none without `--vhost-user`.
+pub(super) struct Disks(Vec<(Server, PathBuf)>);
+
+impl Disks {
+    /// Listens on every socket.
+    pub(super) fn listen(args: &ServeArgs, sources: &[Source], log: &Arc<Log>) -> Result<Self> {
+        let mut disks = Self(Vec::new());
+        for (source, path) in sources.iter().zip(paths(&args.vhost_user, sources)?) {
+            // It is removed at the end, when the server may be elsewhere.
+            let path = absolute(&path).map_err(|error| Error::from(error).at(&path))?;
+            let options = ServerOptions {
+                observer: Some(events::disk_observer(log.clone(), args.verbose)),
+            };
+            let server = Server::listen(volume(args, source), &path, options)?;
+            disks.0.push((server, path));
+        }
+        Ok(disks)
+    }
+
+    /// The socket of a source, by its place among them.
+    pub(super) fn path(&self, at: usize) -> Option<&Path> {
+        self.0.get(at).map(|(_, path)| &**path)
+    }
+
+    /// Ends all of them; returns the first error.
+    pub(super) fn shutdown(self, grace: Duration) -> Result<()> {
+        let ended = self.0.into_iter().map(|(server, _)| server.shutdown(grace));
+        ended.fold(Ok(()), Result::and)
+    }
+}
+
+/// The sockets of the sources: given one by one, or by the directory that contains them.
+fn paths(given: &[PathBuf], sources: &[Source]) -> Result<Vec<PathBuf>> {
+    match given {
+        [] => Ok(Vec::new()),
+        [directory] if directory.is_dir() => {
+            let path = |source: &Source| directory.join(format!("{}.sock", source.name));
+            Ok(sources.iter().map(path).collect())
+        }
+        _ if given.len() == sources.len() => Ok(given.to_vec()),
+        _ => Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!(
+                "--vhost-user was given {} times for {} files",
+                given.len(),
+                sources.len()
+            ))
+            .advice("give it once for each file, or once with a directory")),
+    }
+}
+
+/// The disk that a virtual machine sees.
+fn volume(args: &ServeArgs, source: &Source) -> Volume {
+    Volume::new(&*source.name, source.device.clone(), args.access())
+        .with_discard_policy(args.discard.into())
+        .with_queues(args.queues)
+}

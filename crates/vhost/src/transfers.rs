@@ -1,0 +1,383 @@
+//! The requests of a ring, as a stream of transfers of its device.
+//!
+//! A read or write becomes transfers of at most 1 MiB, each with a buffer of its own: device
+//! streams require memory that only they use, and the guest may change its memory at any time
+//! (docs/internals/vhost.md, "Memory"). The buffers bound the memory of a queue: requests wait in
+//! the ring while all are in use.
+//!
+//! Other requests are slow. One that arrives alone runs at once; else it is passed to a thread, so
+//! that transfers do not wait for it.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use extant_blockdev::{Transfer, TransferKind, TransferStream};
+use extant_space::Result;
+use extant_sys::buffer::AlignedBuffer;
+use extant_sys::polling::Polling;
+use vm_memory::{Bytes, GuestAddressSpace};
+
+use crate::context::Context;
+use crate::request::{Action, Broken, Request, Status};
+
+/// Buffers of a queue: many small ones and a few large ones. Pages are allocated on first use.
+const SMALL_BYTES: usize = 32 << 10;
+const SMALL_COUNT: usize = 256;
+const LARGE_BYTES: usize = 1 << 20;
+const LARGE_COUNT: usize = 8;
+/// Completions of transfers that ended as they were started, such as reads of holes, until the
+/// driver is called.
+const UNSIGNALLED_MAX: u32 = 32;
+/// The device is asked to watch for kicks while transfers are in flight if the next one is expected
+/// to take longer to end: a kick costs both sides a system call.
+const WATCH_AFTER: Duration = Duration::from_micros(30);
+
+/// Passes slow requests to other threads.
+pub(crate) type Delegate<'a> = &'a dyn Fn(Request);
+
+pub(crate) struct Transfers<'a> {
+    context: &'a Context,
+    delegate: Delegate<'a>,
+    slots: Vec<Slot>,
+    free_small: Vec<usize>,
+    free_large: Vec<usize>,
+    small_count: usize,
+    active: Vec<Option<Active>>,
+    free_active: Vec<usize>,
+    /// The request whose transfers are being started.
+    current: Option<usize>,
+    in_flight: usize,
+    /// The transfer that the last call of `next` returned.
+    latest: Option<usize>,
+    /// Some ended asynchronously: the driver is called before the next one is started.
+    is_signal_due: bool,
+    unsignalled: u32,
+    polling: Polling,
+    /// Moving average of the time of a transfer.
+    latency: Duration,
+    /// The driver was asked to kick.
+    is_armed: bool,
+}
+
+/// A buffer, and the transfer that uses it.
+struct Slot {
+    /// `None` while it is in flight.
+    buffer: Option<AlignedBuffer>,
+    is_large: bool,
+    active: usize,
+    /// First byte of the request's data.
+    start: u64,
+    started: Instant,
+}
+
+/// A read or write in flight.
+struct Active {
+    request: Request,
+    kind: TransferKind,
+    offset: u64,
+    /// Bytes of which the transfers were started.
+    started: u64,
+    in_flight: usize,
+    has_failed: bool,
+}
+
+impl<'a> Transfers<'a> {
+    pub(crate) fn new(context: &'a Context, delegate: Delegate<'a>) -> Self {
+        Self {
+            context,
+            delegate,
+            slots: Vec::new(),
+            free_small: Vec::new(),
+            free_large: Vec::new(),
+            small_count: 0,
+            active: Vec::new(),
+            free_active: Vec::new(),
+            current: None,
+            in_flight: 0,
+            latest: None,
+            is_signal_due: false,
+            unsignalled: 0,
+            polling: Polling::default(),
+            latency: Duration::ZERO,
+            is_armed: false,
+        }
+    }
+
+    /// Starts a request that was taken from the ring.
+    fn begin(&mut self, request: Request) {
+        let (kind, offset) = match request.action {
+            Action::Read(offset) => (TransferKind::Read, offset),
+            Action::Write(offset) => (TransferKind::Write, offset),
+            Action::Refuse(_) | Action::Identify => return self.answer(request),
+            _ => return self.run_slow(request),
+        };
+        let active = Active {
+            request,
+            kind,
+            offset,
+            started: 0,
+            in_flight: 0,
+            has_failed: false,
+        };
+        let at = match self.free_active.pop() {
+            Some(at) => {
+                self.active[at] = Some(active);
+                at
+            }
+            None => {
+                self.active.push(Some(active));
+                self.active.len() - 1
+            }
+        };
+        self.current = Some(at);
+    }
+
+    fn answer(&mut self, request: Request) {
+        self.context.answer(&request);
+        self.unsignalled += 1;
+    }
+
+    fn run_slow(&mut self, request: Request) {
+        if self.in_flight == 0 && !self.context.ring.has_next() {
+            self.context.run_slow(&request);
+            self.unsignalled += 1;
+        } else {
+            (self.delegate)(request);
+        }
+    }
+
+    /// The next transfer of the current request: none if all were started, or no buffer is free.
+    fn start(&mut self) -> Option<Transfer> {
+        let at = self.current?;
+        let active = self.active[at].as_ref().expect("the current one");
+        let left = active.request.length - active.started;
+        if left == 0 || active.has_failed {
+            self.current = None;
+            self.finish(at);
+            return None;
+        }
+        let slot = self.reserve(left > SMALL_BYTES as u64)?;
+        let capacity = if self.slots[slot].is_large {
+            LARGE_BYTES
+        } else {
+            SMALL_BYTES
+        };
+        let length = left.min(capacity as u64) as usize;
+        let mut buffer = self.slots[slot].buffer.take().expect("the slot is free");
+        let active = self.active[at].as_mut().expect("the current one");
+        let start = active.started;
+        if active.kind == TransferKind::Write {
+            let memory = self.context.ring.memory().memory();
+            let bytes = &mut buffer.as_mut_slice()[..length];
+            let copied = active.request.copy(start, length, |address, range| {
+                memory.read_slice(&mut bytes[range], address).ok()
+            });
+            if copied.is_none() {
+                active.has_failed = true;
+                self.release(slot, buffer);
+                return self.start();
+            }
+        }
+        active.started += length as u64;
+        active.in_flight += 1;
+        let transfer = Transfer {
+            tag: slot,
+            kind: active.kind,
+            offset: active.offset + start,
+            length,
+            buffer,
+        };
+        let slot = &mut self.slots[slot];
+        slot.active = at;
+        slot.start = start;
+        slot.started = Instant::now();
+        self.in_flight += 1;
+        if active.started == active.request.length {
+            self.current = None;
+        }
+        Some(transfer)
+    }
+
+    /// Completes a request if none of its transfers is in flight or still to be started.
+    fn finish(&mut self, at: usize) {
+        let active = self.active[at].as_ref().expect("it is in flight");
+        if active.in_flight > 0 || self.current == Some(at) {
+            return;
+        }
+        let active = self.active[at].take().expect("checked above");
+        self.free_active.push(at);
+        let request = active.request;
+        if active.has_failed {
+            self.context.complete(&request, Status::Failed);
+        } else if active.kind == TransferKind::Write && self.context.is_write_through {
+            // The driver does not know of a cache that it would have to flush.
+            return self.run_slow(Request {
+                action: Action::Flush,
+                ..request
+            });
+        } else {
+            self.context.complete(&request, Status::Done);
+        }
+        self.unsignalled += 1;
+    }
+
+    fn reserve(&mut self, is_large: bool) -> Option<usize> {
+        let (free, bytes) = if is_large {
+            (&mut self.free_large, LARGE_BYTES)
+        } else {
+            (&mut self.free_small, SMALL_BYTES)
+        };
+        if let Some(slot) = free.pop() {
+            return Some(slot);
+        }
+        let large_count = self.slots.len() - self.small_count;
+        let has_room = if is_large {
+            large_count < LARGE_COUNT
+        } else {
+            self.small_count < SMALL_COUNT
+        };
+        if !has_room {
+            return None;
+        }
+        // Without memory for another buffer, one of those in flight is waited for.
+        let buffer = AlignedBuffer::new(bytes).ok()?;
+        self.slots.push(Slot {
+            buffer: Some(buffer),
+            is_large,
+            active: 0,
+            start: 0,
+            started: Instant::now(),
+        });
+        self.small_count += usize::from(!is_large);
+        Some(self.slots.len() - 1)
+    }
+
+    fn release(&mut self, slot: usize, buffer: AlignedBuffer) {
+        self.slots[slot].buffer = Some(buffer);
+        if self.slots[slot].is_large {
+            self.free_large.push(slot);
+        } else {
+            self.free_small.push(slot);
+        }
+    }
+
+    fn signal(&mut self) {
+        self.context.ring.signal();
+        self.is_signal_due = false;
+        self.unsignalled = 0;
+    }
+
+    /// Waits until there is a request, or the ring is stopped: nothing is in flight.
+    fn wait(&mut self) {
+        let ring = &self.context.ring;
+        let found = self.polling.poll(|| {
+            if ring.is_stopping() || ring.has_next() {
+                Ok(())
+            } else {
+                Err(std::io::ErrorKind::WouldBlock.into())
+            }
+        });
+        if found.is_some() || ring.arm() {
+            return;
+        }
+        if !ring.is_stopping() {
+            let started = Instant::now();
+            let waited = ring.wait();
+            self.polling.adapt(started.elapsed());
+            self.check(waited);
+        }
+        ring.disarm();
+    }
+
+    fn check(&self, result: std::result::Result<(), Broken>) {
+        if let Err(reason) = result {
+            self.context.break_down(reason);
+        }
+    }
+}
+
+impl TransferStream for Transfers<'_> {
+    /// Blocks only while nothing is in flight.
+    fn next(&mut self) -> Option<Transfer> {
+        self.latest = None;
+        if std::mem::take(&mut self.is_armed) {
+            self.check(self.context.ring.clear_events());
+            self.context.ring.disarm();
+        }
+        if self.is_signal_due || self.unsignalled >= UNSIGNALLED_MAX {
+            self.signal();
+        }
+        loop {
+            if let Some(transfer) = self.start() {
+                self.latest = Some(transfer.tag);
+                return Some(transfer);
+            }
+            let context = self.context;
+            if self.current.is_some() && self.in_flight == 0 {
+                // Without memory for a single buffer.
+                let at = self.current.expect("checked above");
+                self.active[at].as_mut().expect("current").has_failed = true;
+                continue;
+            }
+            if self.current.is_none() && !context.ring.is_stopping() {
+                match context.ring.take(&context.volume) {
+                    Ok(Some(request)) => {
+                        self.begin(request);
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(reason) => context.break_down(reason),
+                }
+            }
+            self.signal();
+            if self.in_flight > 0 {
+                let is_slow = self.latency > WATCH_AFTER * self.in_flight as u32;
+                if self.current.is_none() && is_slow && !context.ring.is_stopping() {
+                    if context.ring.arm() {
+                        context.ring.disarm();
+                        continue;
+                    }
+                    self.is_armed = true;
+                }
+                return None;
+            }
+            if context.ring.is_stopping() {
+                return None;
+            }
+            self.wait();
+        }
+    }
+
+    fn ended(&mut self, transfer: Transfer, result: Result<()>) {
+        let slot = &self.slots[transfer.tag];
+        let (at, start) = (slot.active, slot.start);
+        self.latency = (7 * self.latency + slot.started.elapsed()) / 8;
+        let active = self.active[at].as_mut().expect("it is in flight");
+        active.in_flight -= 1;
+        self.in_flight -= 1;
+        let copied = match &result {
+            Ok(()) if active.kind == TransferKind::Read => {
+                let memory = self.context.ring.memory().memory();
+                let bytes = transfer.buffer.as_slice();
+                active
+                    .request
+                    .copy(start, transfer.length, |address, range| {
+                        memory.write_slice(&bytes[range], address).ok()
+                    })
+            }
+            _ => Some(()),
+        };
+        if let Err(error) = result {
+            self.context.report(&error);
+            active.has_failed = true;
+        }
+        active.has_failed |= copied.is_none();
+        self.release(transfer.tag, transfer.buffer);
+        self.is_signal_due |= self.latest != Some(transfer.tag);
+        self.finish(at);
+    }
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.is_armed.then(|| self.context.ring.events())
+    }
+}
