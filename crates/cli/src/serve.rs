@@ -22,9 +22,10 @@ use std::process::ExitCode;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use extant_blockdev::HostCache;
+use extant_blockdev::{HostCache, HostEngine};
 use extant_export::DiscardPolicy;
 use extant_space::{ByteSize, CancelToken};
+use serde::Serialize;
 
 use crate::arguments::parse_size;
 use crate::background::{self, RunMode, Started};
@@ -46,6 +47,7 @@ Examples:
   extant serve vm.raw --socket /run/vm.sock         nbd+unix:///vm.raw?socket=/run/vm.sock
   extant serve vm.qcow2 --socket /run/vm.sock       the disk in a qcow2 image
   extant serve boot=a.raw data=/dev/sdb1 --listen 127.0.0.1
+  extant serve vm.raw --socket s --cache none --aio io_uring
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
   extant serve --pool vms web.qcow2 --socket s      a volume of a pool
@@ -121,6 +123,15 @@ pub struct ServeArgs {
         conflicts_with = "image"
     )]
     pub cache: Cache,
+
+    /// How reads and writes reach the kernel, for files and disks of the host
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        conflicts_with = "image"
+    )]
+    pub aio: Aio,
 
     /// Treatment of space that clients trim or zero
     #[arg(long, value_name = "WHAT", default_value = "ignore")]
@@ -209,6 +220,42 @@ impl From<Cache> for HostCache {
         match cache {
             Cache::Writeback => Self::Buffered,
             Cache::None => Self::Direct,
+        }
+    }
+}
+
+/// How reads and writes reach the kernel; QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Aio {
+    /// native for direct writes and streams of requests, else io_uring; threads without io_uring
+    Auto,
+    /// System calls that block, from several threads
+    Threads,
+    /// Linux AIO; needs --cache none
+    Native,
+    /// io_uring, also for single requests
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+impl Aio {
+    /// What is at work where this was chosen.
+    fn at_work(self) -> Self {
+        match HostEngine::from(self).at_work() {
+            HostEngine::Threads => Self::Threads,
+            _ => self,
+        }
+    }
+}
+
+impl From<Aio> for HostEngine {
+    fn from(aio: Aio) -> Self {
+        match aio {
+            Aio::Auto => Self::Auto,
+            Aio::Threads => Self::Threads,
+            Aio::Native => Self::Native,
+            Aio::IoUring => Self::Uring,
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `buffer`, `cpus`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`,
+//! 1. `buffer`, `cpus`, `direct`, `end_signal`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`,
 //!    `nvme`, `range_lock`, `scsi`, `wait`, `write_out`: memory aligned for direct I/O; the
-//!    CPUs of a thread; direct I/O on and off; extent maps; whether two paths are one file;
+//!    CPUs of a thread; direct I/O on and off; the end of calls as a signal; extent maps; whether two paths are one file;
 //!    inherited descriptors; ioctls of a mount of Extant; tables of mounts; properties of NVMe
 //!    namespaces; open file description locks, as QEMU uses them; properties of SCSI disks;
 //!    waiting for locks of other processes; write-out of cached data
@@ -29,6 +29,7 @@ pub mod device_mapper;
 pub mod direct;
 pub mod disk;
 pub mod disk_below;
+mod end_signal;
 pub mod extents;
 pub mod fiemap;
 pub mod identity;

@@ -4,6 +4,7 @@ use extant_blockdev::Device;
 use extant_export::{Access, Address, Scheme};
 use serde::Serialize;
 
+use super::Aio;
 use super::source::Source;
 use crate::print;
 
@@ -20,6 +21,8 @@ struct ReadyExport {
     path: String,
     size_bytes: u64,
     access: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aio: Option<Aio>,
     uris: Vec<String>,
 }
 
@@ -33,6 +36,7 @@ impl Ready {
                 Access::ReadOnly => "read-only",
                 Access::ReadWrite => "read-write",
             },
+            aio: source.aio,
             uris: addresses
                 .iter()
                 .map(|address| address.uri(&source.name, scheme))

@@ -24,7 +24,7 @@ use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use super::volumes::{NamedFile, NamedFiles};
-use super::{ServeArgs, Served, format};
+use super::{Aio, Cache, ServeArgs, Served, format};
 use crate::fs_image::{At, Image};
 
 /// A device that counts the requests of clients.
@@ -44,6 +44,8 @@ pub(super) struct Source {
     /// Its name in errors.
     pub(super) path: PathBuf,
     pub(super) access: Access,
+    /// Of a file or disk of the host.
+    pub(super) aio: Option<Aio>,
     pub(super) device: Arc<Counted>,
 }
 
@@ -54,6 +56,11 @@ impl Sources {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("--name and --description are for one file")
                 .advice("give names as NAME=FILE"));
+        }
+        if args.aio == Aio::Native && args.cache != Cache::None {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--aio native needs --cache none: Linux AIO is synchronous through the page cache")
+                .advice("add --cache none, or choose --aio threads or io_uring"));
         }
         let mut sources = Self {
             list: Vec::new(),
@@ -105,8 +112,10 @@ impl Sources {
             if format.is_none() {
                 format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
+            let is_on_host = self.image.is_none() && !hold::is_export(&path);
             self.list.push(Source {
                 name: name(args, served)?,
+                aio: is_on_host.then(|| args.aio.at_work()),
                 path,
                 access: if args.read_only {
                     Access::ReadOnly
@@ -146,6 +155,11 @@ impl Source {
 }
 
 fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
+    if args.aio != Aio::Auto && hold::is_export(path) {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .at(path)
+            .detail("--aio is for files and disks of the host, and this is an export"));
+    }
     let access = if args.read_only {
         HostAccess::ReadOnly
     } else {
@@ -160,6 +174,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     let options = HostOptions {
         access,
         cache: args.cache.into(),
+        engine: args.aio.into(),
         end: HostEnd::Exact,
         ..HostOptions::default()
     };
@@ -180,6 +195,7 @@ fn image_options(args: &ServeArgs) -> DeviceOptions {
             ReferencedStores::Refused
         },
         cache: args.cache.into(),
+        engine: args.aio.into(),
         ..DeviceOptions::default()
     }
 }
