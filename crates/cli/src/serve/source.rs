@@ -59,7 +59,7 @@ impl Sources {
         }
         if args.aio == Aio::Native && args.cache != Cache::None {
             return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail("--aio native needs --cache none: Linux AIO is synchronous through the page cache")
+                .detail("--aio native needs --cache none: through the page cache it is synchronous")
                 .advice("add --cache none, or choose --aio threads or io_uring"));
         }
         let mut sources = Self {
