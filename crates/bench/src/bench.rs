@@ -43,7 +43,7 @@ pub trait Bench: Sync {
 }
 
 /// Options of the command line.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Under a minute.
     pub quick: bool,
@@ -53,12 +53,19 @@ pub struct Options {
     pub size_bytes: Option<u64>,
     /// Share of the disk of a further background load in `neighbour`.
     pub background_share: Option<BackgroundShare>,
+    /// Words that names of parts and samples must contain in `images`.
+    pub only: Vec<String>,
 }
 
 impl Options {
     /// The first, or with `--quick` the second.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// Whether a part or sample of this name is to be measured.
+    pub fn selects(&self, name: &str) -> bool {
+        self.only.iter().all(|word| name.contains(word.as_str()))
     }
 
     /// Rounds: as asked for, or one of these.
@@ -195,6 +202,15 @@ mod tests {
             assert_eq!(said.parse(), Ok(ByteSize(bytes)), "{said}");
         }
         assert_eq!(size_word(1 << 30), "1GiB");
+    }
+
+    #[test]
+    fn name_is_selected_by_all_the_words_or_without_any() {
+        let mut options = Options::default();
+        assert!(options.selects("load"));
+        options.only = vec!["disk".to_owned(), "native".to_owned()];
+        assert!(options.selects("modes, disk, raw off, extant native"));
+        assert!(!options.selects("modes, loop, raw off, extant native"));
     }
 
     #[test]

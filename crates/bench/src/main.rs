@@ -74,6 +74,7 @@ Examples:
   extant-bench written --runs 9 --json > written.json
   extant-bench neighbour --check
   extant-bench neighbour --background-share 5
+  extant-bench images --only modes --only disk --only 'qcow2 off'
 
 Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
 )]
@@ -111,6 +112,11 @@ struct Arguments {
     /// In `neighbour`: measure extant create --background=PERCENT% as well
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
+
+    /// In `images`: measure only parts and samples whose name contains TEXT (all, if given more
+    /// than once): creation, load, floor, modes, or of the modes a place, image or engine
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
 
     /// Where to measure [default: a directory under target/]
     #[arg(long, value_name = "DIR")]
@@ -208,12 +214,17 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         arguments.background_share.is_none() || bench.name() == "neighbour",
         "--background-share is for neighbour"
     );
+    ensure!(
+        arguments.only.is_empty() || bench.name() == "images",
+        "--only is for images"
+    );
     needs::check(bench.needs())?;
     let options = Options {
         quick: arguments.quick,
         runs: arguments.runs.map(|runs| runs as usize),
         size_bytes: arguments.size.map(|size| size.0),
         background_share: arguments.background_share,
+        only: arguments.only.clone(),
     };
     let extant = match &arguments.extant {
         Some(program) => program.clone(),

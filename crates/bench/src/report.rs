@@ -34,7 +34,11 @@ impl Report {
         let machine = Machine::of(context.path(), context.disk())?;
         let date = commit::now();
         let outcome = bench.run(context)?;
-        Self::new(bench, context.options.quick, machine, date, outcome)
+        let mut report = Self::new(bench, context.options.quick, machine, date, outcome)?;
+        if !context.options.only.is_empty() {
+            report.goals.retain(|goal| goal.value.is_some());
+        }
+        Ok(report)
     }
 
     fn new(

@@ -14,8 +14,8 @@
 //! If no method is left, zeros are written as data (unless only fast ones are wanted), a discard
 //! does nothing and an assign is refused; a method that the kernel has refused is not tried again.
 //!
-//! A batch is in flight as a whole, up to the depth, through io_uring or from threads (`engine.rs`,
-//! `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves data, also
+//! A batch is in flight as a whole, up to the depth, through io_uring, Linux AIO or from threads
+//! (`engine.rs`, `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves data, also
 //! shared (reflinked) data: it remains shared, and a write to it allocates as before. On a
 //! copy-on-write file system every write does.
 //!
@@ -94,8 +94,8 @@ impl HostDevice {
     ///
     /// # Errors
     /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for other
-    /// file types, `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the
-    /// options require it.
+    /// file types, `ReadOnly`, `Unsupported` when there is no direct I/O or not the engine that the
+    /// options require, `InvalidArgument` for options that exclude each other.
     pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
         let path = path.as_ref();
         let place = |error: Error| error.during("open").at(path);
@@ -119,7 +119,7 @@ impl HostDevice {
             map,
             geometry,
             size: AtomicU64::new(0),
-            engine: Engine::new(options.engine, options.depth).map_err(place)?,
+            engine: Engine::new(options).map_err(place)?,
             refusals: UnsupportedMethods::default(),
             foreground: ForegroundTracker::default(),
             bounce: BounceBuffers::default(),
@@ -171,12 +171,9 @@ impl HostDevice {
         &self.path
     }
 
-    /// The engine at work; never [`HostEngine::Auto`].
+    /// The engine at work: [`HostEngine::Threads`] for [`HostEngine::Auto`] without io_uring.
     pub fn engine(&self) -> HostEngine {
-        match self.engine {
-            Engine::Uring { .. } => HostEngine::Uring,
-            Engine::Plain { .. } => HostEngine::Plain,
-        }
+        self.engine.kind()
     }
 
     /// The way sends no data, not even from the kernel to the disk.
@@ -283,13 +280,16 @@ impl Device for HostDevice {
         });
     }
 
-    /// Past the page cache, through Linux AIO.
+    /// As the engine can (`engine.rs`).
     fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
-        let takes = |direct: DirectIo| direct.memory_bytes <= Transfer::ALIGNMENT;
-        self.direct.is_some_and(takes)
-            && self
-                .engine
-                .run_stream(&self.file, &mut Streamed::new(self, stream))
+        let cache = match self.direct {
+            None => HostCache::Buffered,
+            Some(direct) if direct.memory_bytes <= Transfer::ALIGNMENT => HostCache::Direct,
+            // Buffers would have to be copied.
+            Some(_) => return false,
+        };
+        let mut streamed = Streamed::new(self, stream);
+        self.engine.run_stream(&self.file, cache, &mut streamed)
     }
 
     /// A file's dirty pages are written out first. On a file system without `FIEMAP` (tmpfs), a

@@ -3,8 +3,7 @@
 
 mod host;
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, OpenOptions};
 
 use extant_blockdev::{
     Device, Features, HostAccess, HostCache, HostDevice, HostEnd, HostEngine, HostOptions,
@@ -299,24 +298,47 @@ fn flush_that_failed_fails_until_the_device_is_opened_again() {
 }
 
 #[test]
-fn engine_chosen_by_itself_is_io_uring_where_it_can_be_had() {
+fn engine_at_work_is_the_one_of_the_options() {
     require!(uring());
     let work = Workdir::new();
     let path = sparse(work.path(), "file", MIB);
-    let device = open(&path, &HostOptions::default());
-    assert_eq!(device.engine(), HostEngine::Uring);
-    drop(device);
-    let file = File::open(&path).unwrap();
-    let mut byte = [1];
-    file.read_exact_at(&mut byte, 0).unwrap();
-    assert_eq!(byte, [0]);
+    for engine in [
+        HostEngine::Auto,
+        HostEngine::Threads,
+        HostEngine::Native,
+        HostEngine::Uring,
+    ] {
+        let options = HostOptions {
+            cache: HostCache::Direct,
+            engine,
+            ..HostOptions::default()
+        };
+        assert_eq!(open(&path, &options).engine(), engine);
+    }
+}
+
+#[test]
+fn native_engine_is_refused_through_the_page_cache() {
+    let work = Workdir::new();
+    let path = sparse(work.path(), "file", MIB);
+    let options = HostOptions {
+        engine: HostEngine::Native,
+        ..HostOptions::default()
+    };
+    let error = HostDevice::open(&path, &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let text = error.to_string();
+    assert!(
+        text.contains("direct I/O") && text.contains("file"),
+        "{text}"
+    );
 }
 
 #[test]
 fn durable_requests_find_out_that_the_disk_takes_no_more() {
     require!(requires::root(), Filesystem::Ext4.requirement(), uring());
     let data = vec![7; 32 << 20];
-    for engine in [HostEngine::Uring, HostEngine::Plain] {
+    for engine in [HostEngine::Uring, HostEngine::Threads] {
         let options = HostOptions {
             engine,
             ..HostOptions::default()

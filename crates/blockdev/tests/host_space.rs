@@ -434,7 +434,7 @@ fn other_requests_end_while_a_huge_assign_runs() {
     const DATA: u64 = 64 * GIB;
     require!(requires::root(), Filesystem::Xfs.requirement(), uring());
     let scratch = Scratch::new(Filesystem::Xfs, 80 * GIB);
-    for engine in [HostEngine::Uring, HostEngine::Plain] {
+    for engine in [HostEngine::Uring, HostEngine::Threads] {
         let path = sparse(scratch.path(), "file", DATA + MIB);
         let options = HostOptions {
             cache: HostCache::Direct,

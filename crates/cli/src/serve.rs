@@ -43,6 +43,7 @@ Examples:
   extant serve vm.raw --socket /run/vm.sock         nbd+unix:///vm.raw?socket=/run/vm.sock
   extant serve vm.qcow2 --socket /run/vm.sock       the disk in a qcow2 image
   extant serve boot=a.raw data=/dev/sdb1 --listen 127.0.0.1
+  extant serve vm.raw --socket s --cache none --aio io_uring
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
   extant serve --pool vms web.qcow2 --socket s      a volume of a pool

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use extant_blockdev::{
-    Device, HostAccess, HostCache, HostEnd, HostOptions, LoopAccess, LoopDevice, LoopOptions,
+    Device, HostAccess, HostCache, HostEnd, HostEngine, HostOptions, LoopAccess, LoopDevice, LoopOptions,
     Statistics,
 };
 use extant_ext4::{File, FollowLast};
@@ -27,6 +27,7 @@ use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedSt
 use extant_image::hold;
 use extant_image::{Format, GrowingImage};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
+use serde::Serialize;
 
 use crate::fs_image::{At, Image};
 use crate::image_format::ImageFormat;
@@ -70,6 +71,15 @@ pub struct SourceArgs {
     )]
     pub cache: Cache,
 
+    /// How reads and writes reach the kernel, for files and disks of the host
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        conflicts_with = "image"
+    )]
+    pub aio: Aio,
+
     /// Whether devices grow, where a command has an option for it.
     #[arg(skip)]
     pub growable: bool,
@@ -89,6 +99,42 @@ impl From<Cache> for HostCache {
         match cache {
             Cache::Writeback => Self::Buffered,
             Cache::None => Self::Direct,
+        }
+    }
+}
+
+/// How reads and writes reach the kernel; QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Aio {
+    /// native for direct writes and streams of requests, else io_uring; threads without io_uring
+    Auto,
+    /// System calls that block, from several threads
+    Threads,
+    /// Linux AIO; needs --cache none
+    Native,
+    /// io_uring, also for single requests
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+impl Aio {
+    /// What is at work where this was chosen.
+    fn at_work(self) -> Self {
+        match HostEngine::from(self).at_work() {
+            HostEngine::Threads => Self::Threads,
+            _ => self,
+        }
+    }
+}
+
+impl From<Aio> for HostEngine {
+    fn from(aio: Aio) -> Self {
+        match aio {
+            Aio::Auto => Self::Auto,
+            Aio::Threads => Self::Threads,
+            Aio::Native => Self::Native,
+            Aio::IoUring => Self::Uring,
         }
     }
 }
@@ -127,12 +173,19 @@ pub struct Source {
     pub path: PathBuf,
     /// The file or export that it is in, which is locked.
     pub held: PathBuf,
+    /// Of a file or disk of the host.
+    pub aio: Option<Aio>,
     pub device: Arc<Counted>,
 }
 
 impl Sources {
     /// Opens everything, or nothing.
     pub fn open(args: &SourceArgs, wanted: &[Wanted]) -> Result<Self> {
+        if args.aio == Aio::Native && args.cache != Cache::None {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--aio native needs --cache none: through the page cache it is synchronous")
+                .advice("add --cache none, or choose --aio threads or io_uring"));
+        }
         let mut sources = Self {
             list: Vec::new(),
             image: None,
@@ -189,8 +242,10 @@ impl Sources {
             if format.is_none() {
                 format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
+            let is_on_host = self.image.is_none() && !hold::is_export(&path);
             self.list.push(Source {
                 name: wanted.name.clone(),
+                aio: is_on_host.then(|| args.aio.at_work()),
                 path,
                 held,
                 device: Arc::new(Statistics::new(device)),
@@ -216,6 +271,11 @@ impl Sources {
 }
 
 fn open_on_host(args: &SourceArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
+    if args.aio != Aio::Auto && hold::is_export(path) {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .at(path)
+            .detail("--aio is for files and disks of the host, and this is an export"));
+    }
     let access = if args.read_only {
         HostAccess::ReadOnly
     } else {
@@ -235,6 +295,7 @@ fn open_on_host(args: &SourceArgs, format: Option<Format>, path: &Path) -> Resul
     let options = HostOptions {
         access,
         cache: args.cache.into(),
+        engine: args.aio.into(),
         end: HostEnd::Exact,
         ..HostOptions::default()
     };
@@ -255,6 +316,7 @@ fn image_options(args: &SourceArgs) -> DeviceOptions {
             ReferencedStores::Refused
         },
         cache: args.cache.into(),
+        engine: args.aio.into(),
         ..DeviceOptions::default()
     }
 }

@@ -14,14 +14,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::retry_on_intr;
 use smallvec::SmallVec;
 
 use crate::call::{Call, Memory, PARTS_MAX};
+use crate::end_signal::EndSignal;
 use crate::queue::CallQueue;
 
 // IOCB_CMD_PREAD, _PWRITE, _PREADV and _PWRITEV of linux/aio_abi.h.
@@ -72,7 +71,7 @@ pub struct Aio {
     depth: usize,
     events: Vec<Event>,
     /// Signals the end of calls, for queues that have an input; made for the first.
-    ends: Option<OwnedFd>,
+    ends: Option<EndSignal>,
 }
 
 impl Aio {
@@ -99,7 +98,7 @@ impl Aio {
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
             // Without an eventfd the input is checked when a call ends.
-            self.ends = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+            self.ends = EndSignal::new().ok();
         }
         let mut flights = Flights::new(self, file, queue.input().is_some());
         loop {
@@ -178,7 +177,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         let mut entry = entry(self.file, call, slot);
         if let Some(ends) = self.aio.ends.as_ref().filter(|_| self.signals) {
             entry.flags |= SIGNALS_END;
-            entry.event_fd = ends.as_raw_fd() as u32;
+            entry.event_fd = ends.as_fd().as_raw_fd() as u32;
         }
         self.waiting.push((slot, entry));
     }
@@ -236,7 +235,11 @@ impl<'r, 'a> Flights<'r, 'a> {
             None => self.take_events(Least::One),
             Some(input) => match self.take_events(Least::None) {
                 0 => {
-                    self.wait_for_signal(input);
+                    self.aio
+                        .ends
+                        .as_ref()
+                        .expect("made for queues with input")
+                        .wait(input);
                     self.take_events(Least::None)
                 }
                 ended => ended,
@@ -252,20 +255,6 @@ impl<'r, 'a> Flights<'r, 'a> {
                 Err(_) => Err(io::Error::from_raw_os_error(-(result as i32))),
             };
             queue.ended(tag, call, result);
-        }
-    }
-
-    /// Waits until a call has ended since this was last asked, or there is input.
-    fn wait_for_signal(&self, input: BorrowedFd<'_>) {
-        let ends = self.aio.ends.as_ref().expect("made for queues with input");
-        let mut events = [
-            PollFd::new(ends, PollFlags::IN),
-            PollFd::from_borrowed_fd(input, PollFlags::IN),
-        ];
-        // A failure is a look too early, and another follows.
-        let _ = retry_on_intr(|| poll(&mut events, None));
-        if !events[0].revents().is_empty() {
-            let _ = rustix::io::read(ends.as_fd(), &mut [0; 8]);
         }
     }
 

@@ -1,9 +1,29 @@
-//! A queue of calls for tests of the queue runners.
+//! Queues of calls for tests of the queue runners: a list, and one with an input.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::buffer::AlignedBuffer;
 use crate::call::{Call, Durability, Memory};
+use crate::direct;
 use crate::queue::CallQueue;
+
+pub const BLOCK: usize = 4096;
+
+/// Without a name, and with direct I/O where its file system has that.
+pub fn direct_file() -> File {
+    let file = tempfile::tempfile_in("/var/tmp").unwrap();
+    let _ = direct::set(&file, true);
+    file
+}
+
+/// A block filled with `byte`.
+pub fn block(byte: u8) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::new(BLOCK).unwrap();
+    buffer.as_mut_slice().fill(byte);
+    buffer
+}
 
 pub fn read(into: &mut [u8], offset: u64) -> Call<'_> {
     let parts = [IoSliceMut::new(into)].into_iter().collect();
@@ -59,5 +79,83 @@ impl<'a> CallQueue<'a> for List<'a> {
     fn ended(&mut self, tag: usize, _call: Call<'a>, result: io::Result<usize>) {
         self.ended.push((tag, result));
         assert!(!self.panic_at_end, "as the test wants it");
+    }
+}
+
+/// Writes of blocks whose numbers arrive through a pipe; the end of each adds two more.
+pub struct Fed {
+    from: PipeReader,
+    to: PipeWriter,
+    fed: u8,
+    in_flight: usize,
+    most_in_flight: usize,
+    written: Vec<usize>,
+}
+
+impl Fed {
+    /// Runs 100 writes, and checks that all were made, and never more than `depth` at a time.
+    pub fn check(file: &File, depth: usize, run: impl FnOnce(&mut Self)) {
+        let mut fed = Self::new();
+        run(&mut fed);
+        fed.written.sort_unstable();
+        assert_eq!(fed.written, (1..=100).collect::<Vec<_>>());
+        assert!((2..=depth).contains(&fed.most_in_flight));
+        let mut found = block(0);
+        for number in 1..=100 {
+            let mut call = read(found.as_mut_slice(), (number - 1) * BLOCK as u64);
+            assert_eq!(call.execute(file).unwrap(), BLOCK);
+            drop(call);
+            let bytes = found.as_slice();
+            assert!(bytes.iter().all(|byte| u64::from(*byte) == number));
+        }
+    }
+
+    fn new() -> Self {
+        let (from, to) = std::io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&from, true).unwrap();
+        let mut fed = Self {
+            from,
+            to,
+            fed: 0,
+            in_flight: 0,
+            most_in_flight: 0,
+            written: Vec::new(),
+        };
+        fed.feed(1);
+        fed
+    }
+
+    fn feed(&mut self, bytes: u8) {
+        for _ in 0..bytes.min(100 - self.fed) {
+            self.fed += 1;
+            self.to.write_all(&[self.fed]).unwrap();
+        }
+    }
+}
+
+impl CallQueue<'static> for Fed {
+    fn next(&mut self) -> Option<(usize, Call<'static>)> {
+        let mut number = [0];
+        self.from.read_exact(&mut number).ok()?;
+        let [number] = number;
+        self.in_flight += 1;
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
+        let call = Call::Write {
+            offset: u64::from(number - 1) * BLOCK as u64,
+            from: Memory::Buffer(block(number), 0..BLOCK),
+            durability: Durability::Cached,
+        };
+        Some((number.into(), call))
+    }
+
+    fn ended(&mut self, tag: usize, _call: Call<'static>, result: io::Result<usize>) {
+        assert_eq!(result.unwrap(), BLOCK);
+        self.in_flight -= 1;
+        self.written.push(tag);
+        self.feed(2);
+    }
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.from.as_fd())
     }
 }

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::call::Call;
+use crate::end_signal::EndSignal;
 
 /// Pending calls, and their results.
 pub trait CallQueue<'a> {
@@ -19,16 +19,15 @@ pub trait CallQueue<'a> {
     /// A call has ended. Afterwards there may be a next one again.
     fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
 
-    /// Becomes readable when there may be a next call though none has ended. `None`: only the end
-    /// of a call brings more. [`Aio`](crate::aio::Aio) waits for it as well while calls are in
-    /// flight; others ask again when a call has ended.
+    /// Becomes readable when there may be a next call though none has ended: it is waited for as
+    /// well while calls are in flight. `None`: only the end of a call brings more.
     fn input(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     /// Longest wait for the end of a call before [`next`](Self::next) is called again. `None`: no
     /// bound. A [`Ring`](crate::ring::Ring) keeps to it where it
-    /// [can](crate::ring::Ring::has_timeouts); Linux AIO does not.
+    /// [can](crate::ring::Ring::has_timeouts), and the queue has no input; Linux AIO does not.
     fn recheck_interval(&self) -> Option<Duration> {
         None
     }
@@ -48,21 +47,23 @@ type Ended<'a> = (usize, Call<'a>, io::Result<usize>);
 /// Runs `queue` by plain calls from up to `threads` threads. The queue is used by the calling
 /// thread alone.
 pub fn run_threads<'a>(file: &File, queue: &mut dyn CallQueue<'a>, threads: usize) {
-    let (started, inbox) = channel();
-    let (outbox, ended) = channel();
-    let inbox = Mutex::new(inbox);
+    let threads = threads.max(1);
+    let (started, inbox) = unbounded();
+    let (outbox, ended) = unbounded();
+    // Without a signal the input is checked when a call ends.
+    let signal = queue.input().and_then(|_| EndSignal::new().ok());
     thread::scope(|scope| {
         // Dropped at the end, which ends the threads.
         let started = started;
         let mut running = 0;
         let mut in_flight = 0;
         loop {
-            while in_flight < threads.max(1)
+            while in_flight < threads
                 && let Some((tag, mut call)) = queue.next()
             {
                 if in_flight == running {
-                    let outbox = outbox.clone();
-                    let serve = || serve(file, &inbox, outbox);
+                    let (inbox, outbox, signal) = (inbox.clone(), outbox.clone(), &signal);
+                    let serve = move || serve(file, &inbox, &outbox, signal.as_ref());
                     running +=
                         usize::from(thread::Builder::new().spawn_scoped(scope, serve).is_ok());
                 }
@@ -79,7 +80,17 @@ pub fn run_threads<'a>(file: &File, queue: &mut dyn CallQueue<'a>, threads: usiz
             if in_flight == 0 {
                 return;
             }
-            if let Some((tag, call, result)) = wait(&ended, queue.recheck_interval()) {
+            let input = queue.input().filter(|_| in_flight < threads);
+            let first = match (&signal, input) {
+                (Some(signal), Some(input)) => {
+                    if ended.is_empty() {
+                        signal.wait(input);
+                    }
+                    ended.try_recv().ok()
+                }
+                _ => wait(&ended, queue.recheck_interval()),
+            };
+            for (tag, call, result) in first.into_iter().chain(ended.try_iter()) {
                 in_flight -= 1;
                 queue.ended(tag, call, result);
             }
@@ -100,14 +111,19 @@ fn wait<'a>(ended: &Receiver<Ended<'a>>, timeout: Option<Duration>) -> Option<En
     }
 }
 
-fn serve<'a>(file: &File, inbox: &Mutex<Receiver<(usize, Call<'a>)>>, outbox: Sender<Ended<'a>>) {
-    loop {
-        // The lock is held while waiting: one thread waits for a call, the others for the lock.
-        let next = inbox.lock().recv();
-        let Ok((tag, mut call)) = next else { return };
+fn serve<'a>(
+    file: &File,
+    inbox: &Receiver<(usize, Call<'a>)>,
+    outbox: &Sender<Ended<'a>>,
+    signal: Option<&EndSignal>,
+) {
+    for (tag, mut call) in inbox {
         let result = call.execute(file);
         if outbox.send((tag, call, result)).is_err() {
             return;
+        }
+        if let Some(signal) = signal {
+            signal.notify();
         }
     }
 }
@@ -115,7 +131,7 @@ fn serve<'a>(file: &File, inbox: &Mutex<Receiver<(usize, Call<'a>)>>, outbox: Se
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call_list::{List, read, write};
+    use crate::call_list::{Fed, List, direct_file, read, write};
 
     #[test]
     fn threads_make_every_call_and_no_more_at_a_time_than_there_are() {
@@ -137,5 +153,10 @@ mod tests {
         run_threads(&file, &mut queue, 8);
         assert_eq!(queue.results().len(), 1);
         assert_eq!(back[..], data);
+    }
+    #[test]
+    fn queue_with_an_input_is_run_by_threads_until_neither_calls_nor_input_are_left() {
+        let file = direct_file();
+        Fed::check(&file, 16, |fed| run_threads(&file, fed, 16));
     }
 }

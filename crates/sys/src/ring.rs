@@ -12,13 +12,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::call::{Call, Memory, PARTS_MAX};
+use crate::end_signal::wait_readable;
 use crate::queue::{CallQueue, run_plain};
 
 // IORING_ENTER_GETEVENTS of linux/io_uring.h.
@@ -100,7 +101,12 @@ impl Ring {
             if flights.in_flight == 0 {
                 break;
             }
-            if flights.submit_and_wait(queue.recheck_interval()).is_err() {
+            let input = queue.input().filter(|_| flights.has_room());
+            let submitted = match input {
+                None => flights.submit_and_wait(queue.recheck_interval()),
+                Some(input) => flights.submit_and_wait_with(input),
+            };
+            if submitted.is_err() {
                 flights.abandon(queue);
                 run_plain(file, queue);
                 return None;
@@ -175,14 +181,33 @@ impl<'r, 'a> Flights<'r, 'a> {
 
     /// Submits, and waits until a call has ended, or until `timeout`.
     fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.submit(1, timeout)
+    }
+
+    /// Submits, and waits until a call has ended or there is input.
+    fn submit_and_wait_with(&mut self, input: BorrowedFd<'_>) -> io::Result<()> {
+        if !self.ring.submission().is_empty() {
+            self.submit(0, None)?;
+        }
+        if self.ring.completion().is_empty() {
+            // The ring is readable while it has results.
+            let ring = self.ring.as_raw_fd();
+            // SAFETY: the ring is open as long as it is borrowed here.
+            wait_readable(unsafe { BorrowedFd::borrow_raw(ring) }, input);
+        }
+        Ok(())
+    }
+
+    /// Submits, and waits for `least` calls to end, or until `timeout`.
+    fn submit(&mut self, least: usize, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.filter(|_| self.ring.params().is_feature_ext_arg());
         let timeout = timeout.map(Timespec::from);
         loop {
             let submitted = match &timeout {
-                None => self.ring.submit_and_wait(1),
+                None => self.ring.submit_and_wait(least),
                 Some(timeout) => {
                     let args = SubmitArgs::new().timespec(timeout);
-                    self.ring.submitter().submit_with_args(1, &args)
+                    self.ring.submitter().submit_with_args(least, &args)
                 }
             };
             let Err(error) = submitted else {

@@ -7,6 +7,8 @@
 //!   ([`server`]). fio's NBD engine is the client of both ([`load`]).
 //! - On the machine's disk, and on ext4 over a loop device over memory, where the disk is no limit
 //!   (not with `--quick`).
+//! - The same writes by the way of host I/O (`--aio` of both servers), also durable, on XFS, and with
+//!   clusters filled ([`modes`]).
 //! - Reference: the kernel without a server ([`floor`]).
 //! - Creation times of the images ([`creation`]).
 
@@ -14,6 +16,7 @@ mod creation;
 mod floor;
 mod image;
 mod load;
+mod modes;
 mod server;
 
 use std::fs::{self, File};
@@ -30,6 +33,12 @@ use crate::needs::Need;
 
 /// The bench.
 pub struct Images;
+
+/// Names of the locations: ext4 and XFS, on the machine's disk and over memory.
+const DISK: &str = "disk";
+const LOOP: &str = "loop";
+const DISK_XFS: &str = "xfs on disk";
+const LOOP_XFS: &str = "xfs on loop";
 
 /// A location of the images.
 struct ImageLocation {
@@ -57,6 +66,7 @@ impl Bench for Images {
             Need::Program("fallocate"),
             Need::Program("filefrag"),
             Need::Program("mkfs.ext4"),
+            Need::Program("mkfs.xfs"),
             Need::Root,
         ]
     }
@@ -78,33 +88,84 @@ impl Bench for Images {
                 Goal::at_least(creation::FULL_WARM, 1.2, ""),
                 Goal::at_least(creation::FULL_COLD, 4.0, ""),
                 Goal::at_most(creation::EXTENTS, 1.0, ""),
+                Goal::at_least(modes::FULL_OVER_FALLOC, 1.5, ""),
             ]
         }
     }
 
     fn disk_bytes(&self, options: &Options) -> u64 {
-        size(options) + (1 << 30)
+        size(options) + (1 << 30) + modes::disk_bytes(options)
     }
 
     fn run(&self, context: &Context) -> Result<Outcome> {
-        let places = places(context)?;
-        let shown: Vec<_> = places
-            .iter()
-            .map(|place| format!("{} on {}", ByteSize(place.size), place.name))
-            .collect();
+        let size = size(&context.options);
         let mut outcome = Outcome {
-            title: format!("images of {}", shown.join(", ")),
+            title: format!("images of {} on the disk", ByteSize(size)),
             ..Outcome::default()
         };
-        creation::measure(context, &places[0], &mut outcome)?;
-        load::measure(context, &places, &mut outcome)?;
-        floor::measure(context, &places, &mut outcome)?;
+        let selects = |part: &str| context.options.selects(part);
+        if selects("creation") {
+            let place = ImageLocation::new(context, DISK, size)?;
+            creation::measure(context, &place, &mut outcome)?;
+        }
+        if selects("load") || selects("floor") {
+            let mut places = vec![ImageLocation::new(context, DISK, size)?];
+            if !context.options.quick {
+                // Uses twice that memory: the file below the device, and qemu-img's data in the
+                // page cache.
+                let in_memory = size.min(4 << 30);
+                outcome.title += &format!(", {} in memory", ByteSize(in_memory));
+                places.push(ImageLocation::new(context, LOOP, in_memory)?);
+            }
+            if selects("load") {
+                load::measure(context, &places, &mut outcome)?;
+            }
+            if selects("floor") {
+                floor::measure(context, &places, &mut outcome)?;
+            }
+        }
+        modes::measure(context, &mut outcome)?;
         Ok(outcome)
     }
 }
 
-/// Writes all of a file system's space once, so that the first sample does not pay for the page
-/// faults of the memory below.
+impl ImageLocation {
+    /// Of images of `size`.
+    fn new(context: &Context, name: &'static str, size: u64) -> Result<Self> {
+        let device = size + size / 4 + (512 << 20);
+        let in_memory = |filesystem| {
+            let scratch = Scratch::builder(filesystem, device).memory(device + (device >> 4));
+            Some(scratch.build())
+        };
+        let scratch = match name {
+            LOOP => in_memory(Filesystem::Ext4),
+            LOOP_XFS => in_memory(Filesystem::Xfs),
+            DISK_XFS => {
+                let scratch = Scratch::builder(Filesystem::Xfs, device);
+                Some(scratch.backed_in(context.path()).direct_io().build())
+            }
+            _ => None,
+        };
+        let path = match &scratch {
+            None => context.path().to_owned(),
+            Some(scratch) => {
+                context.step(name);
+                let path = scratch.path().to_owned();
+                touch_all(&path.join("touch"))?;
+                path
+            }
+        };
+        Ok(Self {
+            name,
+            path,
+            size,
+            _scratch: scratch,
+        })
+    }
+}
+
+/// Writes all of a file system's space once, so that no sample pays for page faults of the memory
+/// below, nor for holes of the file below.
 fn touch_all(file: &Path) -> Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut all = File::create(file)?;
@@ -121,34 +182,4 @@ fn touch_all(file: &Path) -> Result<()> {
 
 fn size(options: &Options) -> u64 {
     options.size(8 << 30, 256 << 20)
-}
-
-fn places(context: &Context) -> Result<Vec<ImageLocation>> {
-    let size = size(&context.options);
-    let disk = ImageLocation {
-        name: "disk",
-        path: context.path().to_owned(),
-        size,
-        _scratch: None,
-    };
-    if context.options.quick {
-        return Ok(vec![disk]);
-    }
-    // Uses twice that memory: the file below the device, and qemu-img's data in the page cache.
-    let in_memory = size.min(4 << 30);
-    context.step("loop, in memory");
-    let device = in_memory + in_memory / 4 + (512 << 20);
-    let scratch = Scratch::builder(Filesystem::Ext4, device)
-        .memory(device + (device >> 4))
-        .build();
-    touch_all(&scratch.path().join("touch"))?;
-    Ok(vec![
-        disk,
-        ImageLocation {
-            name: "loop",
-            path: scratch.path().to_owned(),
-            size: in_memory,
-            _scratch: Some(scratch),
-        },
-    ])
 }

@@ -1,5 +1,7 @@
 //! Options for opening a host file or disk.
 
+use extant_sys::ring::Ring;
+
 /// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
 const ASSIGN_MAX: u64 = 1 << 30;
 
@@ -51,15 +53,32 @@ pub enum HostCache {
     Buffered,
 }
 
-/// How calls reach the kernel.
+/// How reads and writes reach the kernel. Other calls take the same way if it has them, and are
+/// made by the thread of the batch otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostEngine {
-    /// io_uring where it can be had, plain calls elsewhere.
+    /// The best for each batch: plain calls for a single one, Linux AIO for direct writes and
+    /// streams, else io_uring. Without io_uring [`Threads`](Self::Threads).
     Auto,
-    /// io_uring; opening fails with `Unsupported` where it is missing or forbidden.
+    /// Plain calls, from several threads where there are many.
+    Threads,
+    /// Linux AIO. Opening fails with `InvalidArgument` without direct I/O, which it needs to be
+    /// asynchronous, and with `Unsupported` where the kernel gives no context.
+    Native,
+    /// io_uring. Opening fails with `Unsupported` where it is missing or forbidden.
     Uring,
-    /// Plain calls, from a few threads where a batch has many.
-    Plain,
+}
+
+impl HostEngine {
+    /// The engine of a device that is opened with this one, if it can be:
+    /// [`Threads`](Self::Threads) for [`Auto`](Self::Auto) without io_uring.
+    #[must_use]
+    pub fn at_work(self) -> Self {
+        match self {
+            Self::Auto if Ring::new(1).is_err() => Self::Threads,
+            engine => engine,
+        }
+    }
 }
 
 impl Default for HostOptions {

@@ -19,14 +19,15 @@ pub const FAST_ALLOCATED: Zeroing = Zeroing {
     ..Zeroing::ALLOCATED
 };
 
-/// Both caches with both engines.
+/// Both caches with every engine that they have.
 pub fn every_way() -> Vec<HostOptions> {
-    let caches = [HostCache::Direct, HostCache::Buffered];
-    let engines = [HostEngine::Uring, HostEngine::Plain];
-    let pairs = caches
+    let direct = [HostEngine::Uring, HostEngine::Threads, HostEngine::Native];
+    let buffered = [HostEngine::Uring, HostEngine::Threads];
+    let direct = direct.map(|engine| (HostCache::Direct, engine));
+    let buffered = buffered.map(|engine| (HostCache::Buffered, engine));
+    direct
         .into_iter()
-        .flat_map(|cache| engines.map(|engine| (cache, engine)));
-    pairs
+        .chain(buffered)
         .map(|(cache, engine)| HostOptions {
             cache,
             engine,

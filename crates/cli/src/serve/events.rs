@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use extant_export::{Event, Observer};
 use parking_lot::Mutex;
 
@@ -65,6 +66,16 @@ pub(super) fn disk_observer(log: Arc<Log>, is_verbose: bool) -> extant_vhost::Ob
         },
         _ => {}
     })
+}
+
+/// Logs how reads and writes reach the kernel.
+pub(super) fn tell_engines(log: &Log, sources: &[Source]) {
+    for source in sources {
+        if let Some(aio) = source.aio.as_ref().and_then(ValueEnum::to_possible_value) {
+            let place = print::path(&source.path);
+            log.notice(format_args!("{place}: --aio {}", aio.get_name()));
+        }
+    }
 }
 
 /// Logs the clients' statistics.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::vhost::Disks;
 use crate::print;
-use crate::source::Source;
+use crate::source::{Aio, Source};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Ready {
@@ -21,6 +21,8 @@ struct ReadyExport {
     path: String,
     size_bytes: u64,
     access: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aio: Option<Aio>,
     uris: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vhost_user: Option<String>,
@@ -42,6 +44,7 @@ impl Ready {
                 Access::ReadOnly => "read-only",
                 Access::ReadWrite => "read-write",
             },
+            aio: source.aio,
             uris: addresses
                 .iter()
                 .map(|address| address.uri(&source.name, scheme))

@@ -102,6 +102,9 @@ fn serve(
             "{port} has no TLS: every host that can reach it can use the exports"
         ));
     }
+    if args.verbose {
+        events::tell_engines(&log, sources.list());
+    }
     let ready = Ready::of(
         sources.list(),
         args.access(),

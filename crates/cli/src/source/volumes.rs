@@ -7,7 +7,7 @@ use extant_image::Format;
 use extant_pool::{Pool, VolumeName, VolumePlace};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::{Cache, SourceArgs, Wanted, format};
+use super::{Aio, Cache, SourceArgs, Wanted, format};
 use crate::pool::PoolArgs;
 
 /// All that is to be served, in the order of the arguments.
@@ -69,9 +69,11 @@ impl NamedFiles {
                 judged: Some(found),
             });
         }
-        if places.image.is_some() && args.cache != Cache::Writeback {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail("--cache is for files of the host, and this pool is in an image"));
+        let is_for_host = args.cache != Cache::Writeback || args.aio != Aio::Auto;
+        if places.image.is_some() && is_for_host {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(
+                "--cache and --aio are for files of the host, and this pool is in an image",
+            ));
         }
         Ok(places)
     }

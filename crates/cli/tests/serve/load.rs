@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use extant_testkit::command::tool;
 use extant_testkit::{require, requires};
 use rustix::process::Signal;
 
 use crate::image::Image;
-use crate::stand::{Serving, Stand, nbdsh, qemu_io};
+use crate::stand::{Serving, Stand, nbdsh, qemu_io, said};
 use crate::support::wait_until;
 
 /// Writes block after block, 32 at a time, each full of its number. Says `begun` when a hundred
@@ -100,6 +102,52 @@ fn server_stopped_under_load_keeps_every_acknowledged_write() {
         serving.end();
         assert_written(&fs::read(file).unwrap(), &writer.acknowledged());
     }
+}
+
+/// Writes 4 KiB blocks at random, 16 at a time, reads all of them back and compares; then once more
+/// one at a time.
+fn verify_by_fio(serving: &Serving, directory: &Path) {
+    let uri = format!("--uri={}", serving.uri(""));
+    for depth in ["--iodepth=16", "--iodepth=1"] {
+        said(tool("fio").current_dir(directory).args([
+            "--name=verify",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randwrite",
+            "--bs=4k",
+            "--size=4m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            depth,
+        ]));
+    }
+}
+
+#[test]
+fn data_written_by_every_engine_is_read_back_and_the_engine_is_named() {
+    require!(requires::tool("fio"), requires::tool("qemu-img"));
+    let stand = Stand::new();
+    let create = ["create", "-q", "-f", "qcow2", "a.qcow2", "8M"];
+    said(tool("qemu-img").current_dir(stand.work.path()).args(create));
+    stand.sparse("a.raw", 8);
+    for file in ["a.raw", "a.qcow2"] {
+        for (cache, aio) in [
+            ("none", "auto"),
+            ("none", "native"),
+            ("none", "io_uring"),
+            ("none", "threads"),
+            ("writeback", "io_uring"),
+            ("writeback", "threads"),
+        ] {
+            let serving = stand.serve(&[file, "--cache", cache, "--aio", aio, "--verbose"]);
+            verify_by_fio(&serving, stand.work.path());
+            let answer = serving.end();
+            let named = format!("{file}: --aio {aio}");
+            assert!(answer.stderr.contains(&named), "{answer}");
+        }
+    }
+    let check = ["check", "-q", "a.qcow2"];
+    said(tool("qemu-img").current_dir(stand.work.path()).args(check));
 }
 
 #[test]

@@ -139,6 +139,9 @@ fn arguments_that_contradict_each_other_are_refused() {
     serve(&stand, &["a.raw", "--max-request", "3M"]).refused(2, &["power of two"]);
     serve(&stand, &["a.raw", "--connections", "0"]).refused(2, &["connections"]);
     serve(&stand, &["a.raw", "--listen", "nowhere at all"]).refused(2, &["nowhere at all"]);
+    serve(&stand, &["a.raw", "--aio", "native"]).refused(2, &["--aio native", "--cache none"]);
+    let export = ["nbd+unix:///?socket=none", "--aio", "threads"];
+    serve(&stand, &export).refused(2, &["--aio", "export"]);
     serve(&stand, &["a.raw", "--tls-optional"]).refused(2, &["--tls-creds"]);
     serve(&stand, &["a.raw", "--socket", "no/such/directory"]).refused(4, &["no/such/directory"]);
     assert!(!stand.path("t").exists(), "a socket is left");
@@ -148,6 +151,49 @@ fn arguments_that_contradict_each_other_are_refused() {
     let socket = ["b.raw", "--socket", "s"];
     run(&mut stand.command(&socket)).refused(4, &["another process listens there"]);
     serving.end();
+}
+
+/// A filter for system calls as a container's: io_uring is refused.
+const WITHOUT_IO_URING: &str = "\
+import ctypes, os, struct, sys
+# Load the number; io_uring_setup is 425 on every machine: EPERM; else allowed.
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)]
+text = b''.join(struct.pack('HBBI', *one) for one in code)
+class Program(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('code', ctypes.c_char_p)]
+program = Program(len(code), text)
+libc = ctypes.CDLL(None, use_errno=True)
+no_new_privileges, seccomp, filter = 38, 22, 2
+assert libc.prctl(no_new_privileges, 1, 0, 0, 0) == 0
+assert libc.prctl(seccomp, filter, ctypes.byref(program)) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn engine_that_the_kernel_forbids_is_refused_and_the_default_falls_back_to_threads() {
+    require!(requires::tool("python3"), requires::tool("nbdinfo"));
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    let words = ["a.raw", "--json", "--socket", "t", "--aio"];
+    let command = |aio: &str| {
+        let inner = stand.command(&[&words[..], &[aio]].concat());
+        let mut command = tool("python3");
+        command
+            .args(["-c", WITHOUT_IO_URING])
+            .arg(inner.get_program());
+        command
+            .args(inner.get_args())
+            .current_dir(stand.work.path());
+        command
+    };
+    let error = run(&mut command("io_uring")).refused_json(5, "unsupported");
+    assert!(error.to_string().contains("io_uring_disabled"), "{error}");
+    let mut running = Running::start(&mut command("auto"));
+    wait_until("the socket", || {
+        stand.path("t").exists() || !running.is_alive()
+    });
+    let answer = running.stop(rustix::process::Signal::TERM).0;
+    assert!(answer.stdout.contains("\"aio\":\"threads\""), "{answer}");
 }
 
 #[test]

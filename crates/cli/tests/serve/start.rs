@@ -48,6 +48,7 @@ fn background_server_is_reported_and_releases_descriptors_and_terminal() {
     assert_eq!(answer.text("/exports/0/name"), "a.raw");
     assert_eq!(answer.text("/exports/0/access"), "read-only");
     assert_eq!(answer.number("/exports/0/size_bytes"), MIB);
+    assert_eq!(answer.text("/exports/0/aio"), "auto");
     let pid = answer.number("/pid");
     assert_eq!(
         fs::read_to_string(stand.path("p")).unwrap(),

@@ -88,6 +88,8 @@ fn volume_of_a_pool_in_an_image_is_served_through_its_journal() {
     vol(&["create", pool, "a.qcow2", "8MiB"]).success();
     let mut command = stand.command(&["--pool", pool, "a.qcow2", "--cache", "none"]);
     run(command.args(["--socket", "s"])).refused(2, &["--cache"]);
+    let mut command = stand.command(&["--pool", pool, "a.qcow2", "--aio", "threads"]);
+    run(command.args(["--socket", "s"])).refused(2, &["--aio"]);
     let serving = stand.serve(&["--pool", pool, "a.qcow2"]);
     assert_eq!(size(&serving.uri("a.qcow2")), 8 * MIB);
     qemu_io(&serving.uri("a.qcow2"), &["write -P 9 0 1M", "flush"]);

@@ -26,6 +26,7 @@ pub(crate) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<A
     let host = HostOptions {
         access,
         cache: options.cache,
+        engine: options.engine,
         ..HostOptions::default()
     };
     let device = match hold::open_device(path, &host)? {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, HostCache};
+use extant_blockdev::{Device, HostCache, HostEngine};
 use extant_space::{Error, ErrorKind};
 
 use super::Store;
@@ -25,6 +25,8 @@ pub struct DeviceOptions {
     pub referenced: ReferencedStores,
     /// Whether the kernel's page cache is used, for files of the host.
     pub cache: HostCache,
+    /// How reads and writes reach the kernel, for files of the host.
+    pub engine: HostEngine,
     /// Memory for L2 tables, at least two of them.
     pub cache_bytes: u64,
 }
@@ -63,6 +65,7 @@ impl Default for DeviceOptions {
             format: None,
             referenced: ReferencedStores::Refused,
             cache: HostCache::Buffered,
+            engine: HostEngine::Auto,
             cache_bytes: CACHE_BYTES,
         }
     }

@@ -1,36 +1,17 @@
 //! Contexts on files, with and without direct I/O.
 
 use std::fs::OpenOptions;
-use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use extant_testkit::require;
 use extant_testkit::requires::Requirement;
 
 use super::*;
-use crate::buffer::AlignedBuffer;
 use crate::call::{Durability, Memory};
-use crate::call_list::{List, read, write};
-use crate::direct;
-
-const BLOCK: usize = 4096;
+use crate::call_list::{BLOCK, Fed, List, block, direct_file, read, write};
 
 fn aio() -> Requirement {
     Requirement::new("Linux AIO in the kernel", Aio::new(1).is_ok())
-}
-
-/// Without a name, and with direct I/O where its file system has that.
-fn direct_file() -> File {
-    let file = tempfile::tempfile_in("/var/tmp").unwrap();
-    let _ = direct::set(&file, true);
-    file
-}
-
-/// A block filled with `byte`.
-fn block(byte: u8) -> AlignedBuffer {
-    let mut buffer = AlignedBuffer::new(BLOCK).unwrap();
-    buffer.as_mut_slice().fill(byte);
-    buffer
 }
 
 #[test]
@@ -131,67 +112,6 @@ fn context_can_be_used_again_after_a_panic() {
     assert!(matches!(list.results()[..], [Ok(BLOCK)]));
 }
 
-/// Writes of blocks whose numbers arrive through a pipe; the end of each adds two more.
-struct Fed {
-    from: PipeReader,
-    to: PipeWriter,
-    fed: u8,
-    in_flight: usize,
-    most_in_flight: usize,
-    written: Vec<usize>,
-}
-
-impl Fed {
-    fn new() -> Self {
-        let (from, to) = std::io::pipe().unwrap();
-        rustix::io::ioctl_fionbio(&from, true).unwrap();
-        let mut fed = Self {
-            from,
-            to,
-            fed: 0,
-            in_flight: 0,
-            most_in_flight: 0,
-            written: Vec::new(),
-        };
-        fed.feed(1);
-        fed
-    }
-
-    fn feed(&mut self, bytes: u8) {
-        for _ in 0..bytes.min(100 - self.fed) {
-            self.fed += 1;
-            self.to.write_all(&[self.fed]).unwrap();
-        }
-    }
-}
-
-impl CallQueue<'static> for Fed {
-    fn next(&mut self) -> Option<(usize, Call<'static>)> {
-        let mut number = [0];
-        self.from.read_exact(&mut number).ok()?;
-        let [number] = number;
-        self.in_flight += 1;
-        self.most_in_flight = self.most_in_flight.max(self.in_flight);
-        let call = Call::Write {
-            offset: u64::from(number - 1) * BLOCK as u64,
-            from: Memory::Buffer(block(number), 0..BLOCK),
-            durability: Durability::Cached,
-        };
-        Some((number.into(), call))
-    }
-
-    fn ended(&mut self, tag: usize, _call: Call<'static>, result: io::Result<usize>) {
-        assert_eq!(result.unwrap(), BLOCK);
-        self.in_flight -= 1;
-        self.written.push(tag);
-        self.feed(2);
-    }
-
-    fn input(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.from.as_fd())
-    }
-}
-
 #[test]
 fn queue_with_an_input_is_run_until_neither_calls_nor_input_are_left() {
     require!(aio());
@@ -199,23 +119,6 @@ fn queue_with_an_input_is_run_until_neither_calls_nor_input_are_left() {
     let mut aio = Aio::new(16).unwrap();
     // Once more with a signal left over from the first time.
     for _ in 0..2 {
-        let mut fed = Fed::new();
-        aio.run(&file, &mut fed);
-        fed.written.sort_unstable();
-        assert_eq!(fed.written, (1..=100).collect::<Vec<_>>());
-        assert!(fed.most_in_flight <= 16);
-        let mut found = block(0);
-        for number in 1..=100 {
-            let call = read(found.as_mut_slice(), (number - 1) * BLOCK as u64);
-            let mut list = List::new(vec![call]);
-            aio.run(&file, &mut list);
-            assert!(matches!(list.results()[..], [Ok(BLOCK)]));
-            assert!(
-                found
-                    .as_slice()
-                    .iter()
-                    .all(|byte| u64::from(*byte) == number)
-            );
-        }
+        Fed::check(&file, 16, |fed| aio.run(&file, fed));
     }
 }

@@ -12,7 +12,7 @@ use extant_testkit::requires::Requirement;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, mknodat};
 
 use super::*;
-use crate::call_list::{List, read, write};
+use crate::call_list::{Fed, List, direct_file, read, write};
 
 fn uring() -> Requirement {
     Requirement::new("io_uring in the kernel", Ring::new(1).is_ok())
@@ -77,6 +77,18 @@ fn queue_is_asked_again_while_a_call_is_in_flight() {
     };
     Ring::new(2).unwrap().run(&fifo(), &mut queue).unwrap();
     assert_eq!(queue.ended, 2);
+}
+
+#[test]
+fn queue_with_an_input_is_run_until_neither_calls_nor_input_are_left() {
+    require!(uring());
+    let file = direct_file();
+    let mut ring = Ring::new(16).ok();
+    for _ in 0..2 {
+        Fed::check(&file, 16, |fed| {
+            ring = ring.take().unwrap().run(&file, fed);
+        });
+    }
 }
 
 #[test]

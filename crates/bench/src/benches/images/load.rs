@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::ImageLocation;
 use super::image::{Kind, Side};
-use super::server::{Server, shown};
+use super::server::{Server, Serving, shown};
 use crate::bench::{Context, Outcome, rounds};
 use crate::fio::Fio;
 use crate::measured::{self, mib};
@@ -295,7 +295,8 @@ fn sample(
     let file = place.path.join("image");
     measured::measure(&kind.create(context, side, &file, place.size))?;
     context.settle();
-    let server = Server::start(context, side, kind, &file)?;
+    let server = Serving::of(kind).start(context, side, &file)?;
+    let server = server.context("the default engine")?;
     for job in jobs {
         let before = server.cpu_seconds()?;
         let fio = job.fio(context, &server, place.size);

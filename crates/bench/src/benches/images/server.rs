@@ -1,5 +1,6 @@
-//! A process that serves an image by NBD, and its resource usage.
+//! A process that serves an image by NBD, how it does so, and its resource usage.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -24,34 +25,128 @@ pub(super) struct Server {
     pub(super) command: String,
 }
 
-impl Server {
-    /// Serves `file` without any page cache.
-    pub(super) fn start(context: &Context, side: Side, kind: Kind, file: &Path) -> Result<Self> {
-        let socket = context.file("socket");
-        let mut command = match side {
-            Side::Extant => {
-                let mut command = context.extant();
-                command.arg("serve").arg(file).args(["--name", "image"]);
-                command.args(["--format", kind.format, "--cache", "none"]);
-                command.arg("--socket").arg(&socket);
-                command
-            }
-            Side::Qemu => {
-                let mut command = tool("qemu-nbd");
-                command.args(["-t", "-x", "image", "-f", kind.format]);
-                command.args(["--cache=none", "--aio=native", "-k"]);
-                command.arg(&socket).arg(file);
-                command
-            }
-        };
-        let server = Self {
-            uri: format!("nbd+unix:///image?socket={}", socket.display()),
-            command: shown(context, &command, file),
-            child: command.stdout(Stdio::null()).spawn()?,
-        };
-        server.wait_for(&socket)
+/// How a server does I/O on host files; both have these names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aio {
+    Threads,
+    Native,
+    IoUring,
+}
+
+impl Aio {
+    pub(super) const ALL: [Self; 3] = [Self::Threads, Self::Native, Self::IoUring];
+}
+
+impl fmt::Display for Aio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Threads => "threads",
+            Self::Native => "native",
+            Self::IoUring => "io_uring",
+        })
+    }
+}
+
+/// What QEMU does with the rest of a new cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// It is zeroed, by `fallocate`.
+    Zeroed,
+    /// Zeros are written to it.
+    Written,
+}
+
+/// How an image is served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serving {
+    pub(super) kind: Kind,
+    /// `None`: our default, and QEMU's native.
+    pub(super) aio: Option<Aio>,
+    pub(super) fill: Fill,
+}
+
+impl Serving {
+    pub(super) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            aio: None,
+            fill: Fill::Zeroed,
+        }
     }
 
+    /// Serves `file` without any page cache. `None`: the server has no such engine here.
+    pub(super) fn start(
+        self,
+        context: &Context,
+        side: Side,
+        file: &Path,
+    ) -> Result<Option<Server>> {
+        let socket = context.file("socket");
+        let mut command = match side {
+            Side::Extant => self.extant(context, file),
+            Side::Qemu => self.qemu_nbd(file),
+        };
+        let option = match side {
+            Side::Extant => "--socket",
+            Side::Qemu => "-k",
+        };
+        command.arg(option).arg(&socket).stdout(Stdio::null());
+        let server = Server {
+            uri: format!("nbd+unix:///image?socket={}", socket.display()),
+            command: shown(context, &command, file),
+            child: command.spawn()?,
+        };
+        match server.wait_for(&socket) {
+            Err(_) if self.may_be_missing(side) => Ok(None),
+            server => server.map(Some),
+        }
+    }
+
+    /// Builds of QEMU leave engines out, and the kernel may forbid io_uring.
+    fn may_be_missing(self, side: Side) -> bool {
+        match self.aio {
+            None | Some(Aio::Threads) => false,
+            Some(Aio::Native) => side == Side::Qemu,
+            Some(Aio::IoUring) => true,
+        }
+    }
+
+    fn extant(self, context: &Context, file: &Path) -> Command {
+        let mut command = context.extant();
+        command.arg("serve").arg(file).args(["--name", "image"]);
+        command.args(["--format", self.kind.format, "--cache", "none"]);
+        if let Some(aio) = self.aio {
+            command.args(["--aio", &aio.to_string()]);
+        }
+        command
+    }
+
+    fn qemu_nbd(self, file: &Path) -> Command {
+        let mut command = tool("qemu-nbd");
+        command.args(["-t", "-x", "image"]);
+        let (format, aio) = (self.kind.format, self.aio.unwrap_or(Aio::Native));
+        match self.fill {
+            Fill::Zeroed => {
+                command.args(["-f", format, "--cache=none", &format!("--aio={aio}")]);
+                command.arg(file);
+            }
+            // 95: EOPNOTSUPP.
+            Fill::Written => {
+                let file = file.display();
+                command.arg("--image-opts").arg(format!(
+                    "driver={format},cache.direct=on,file.driver=blkdebug,\
+                     file.inject-error.0.event=none,file.inject-error.0.iotype=write-zeroes,\
+                     file.inject-error.0.errno=95,file.inject-error.0.once=off,\
+                     file.image.driver=file,file.image.cache.direct=on,file.image.aio={aio},\
+                     file.image.filename={file}"
+                ));
+            }
+        }
+        command
+    }
+}
+
+impl Server {
     fn wait_for(mut self, socket: &Path) -> Result<Self> {
         let start = Instant::now();
         while UnixStream::connect(socket).is_err() {
