@@ -87,7 +87,7 @@ impl Drop for AlignedBuffer {
     }
 }
 
-/// Whether all bytes are zero. Data is mostly told by its first bytes.
+/// Whether all bytes are zero. The first bytes of data mostly decide.
 pub fn is_zero(bytes: &[u8]) -> bool {
     // 64 bytes at a time, which the compiler turns into vector instructions.
     let (blocks, rest) = bytes.as_chunks::<64>();
