@@ -85,10 +85,10 @@ pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
 }
 
 impl Transmission<'_> {
-    /// Adds the reply to `command` and reports an error to the observer.
-    fn reply(&self, replies: &mut Replies, command: &Command, result: Result<()>) {
+    /// Adds the reply to `command` and reports an error to the observer. `data` is the command's.
+    fn reply(&self, replies: &mut Replies, command: &Command, data: &[u8], result: Result<()>) {
         match result {
-            Ok(()) => replies.done(command),
+            Ok(()) => replies.done(command, data),
             Err(error) => {
                 (self.report)(&error);
                 replies.failed(command, NbdError::of(&error), &error);

@@ -97,7 +97,9 @@ impl<'s> Batch<'s> {
                 }
                 _ => results.next().expect("a result for each request"),
             };
-            transmission.reply(replies, &self.commands[at], result);
+            let command = &self.commands[at];
+            let data = &self.memory()[command.memory.clone()];
+            transmission.reply(replies, command, data, result);
         }
     }
 

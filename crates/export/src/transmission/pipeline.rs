@@ -210,11 +210,12 @@ impl TransferStream for Pipeline<'_, '_, '_> {
 
     fn ended(&mut self, transfer: Transfer, result: Result<()>) {
         let slot = &mut self.slots.slots[transfer.tag];
-        slot.buffer = Some(transfer.buffer);
         let command = slot.command.take().expect("of a transfer in flight");
+        let data = &transfer.buffer.as_slice()[..transfer.length];
         self.session
             .transmission
-            .reply(self.replies, &command, result);
+            .reply(self.replies, &command, data, result);
+        slot.buffer = Some(transfer.buffer);
         self.slots.ended.push(transfer.tag);
         self.in_flight -= 1;
         self.is_reply_due |= self.latest != Some(transfer.tag);

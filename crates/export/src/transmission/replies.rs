@@ -1,11 +1,14 @@
 //! The replies to a batch, sent by one vectored write.
 //!
-//! The headers are encoded into one buffer; read data is sent from the buffer of the device.
+//! The headers are encoded into one buffer; read data is sent from the buffer of the device. Zeros
+//! are not sent where the client has structured replies: to find them costs much less than to copy
+//! them to the socket and from there.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
 use extant_space::Error;
+use extant_sys::buffer::is_zero;
 
 use super::block_status::ContextDescriptors;
 use super::command::{Action, Command};
@@ -38,12 +41,16 @@ impl Replies {
         self.data.clear();
     }
 
-    pub(super) fn done(&mut self, command: &Command) {
-        if command.action == Action::Read && !command.memory.is_empty() {
-            self.encoder().data(command.to, command.memory.len() as u64);
-            self.data.push((self.headers.len(), command.memory.clone()));
-        } else {
+    /// `read` is the data of a read.
+    pub(super) fn done(&mut self, command: &Command, read: &[u8]) {
+        if command.action != Action::Read || read.is_empty() {
             self.encoder().done(command.to);
+        } else if self.style != ReplyStyle::Simple && is_zero(read) {
+            let length = u32::try_from(read.len()).expect("the length is validated");
+            self.encoder().hole(command.to, length);
+        } else {
+            self.encoder().data(command.to, read.len() as u64);
+            self.data.push((self.headers.len(), command.memory.clone()));
         }
     }
 

@@ -40,6 +40,8 @@ pub const REQ_ONE: u16 = 8;
 pub const FAST_ZERO: u16 = 16;
 pub const PAYLOAD: u16 = 32;
 
+pub const DATA: u16 = 1;
+pub const HOLE: u16 = 2;
 pub const ERROR: u16 = 0x8001;
 pub const ERROR_OFFSET: u16 = 0x8002;
 
@@ -210,9 +212,16 @@ impl Client {
         match chunk.kind {
             None => self.take_vec(length as usize),
             Some(kind) => {
-                assert_eq!((kind, chunk.is_last), (1, true));
+                assert!(chunk.is_last);
                 assert_eq!(chunk.payload[..8], offset.to_be_bytes());
-                chunk.payload[8..].to_vec()
+                match kind {
+                    DATA => chunk.payload[8..].to_vec(),
+                    HOLE => {
+                        assert_eq!(chunk.payload[8..], (length as u32).to_be_bytes());
+                        vec![0; length as usize]
+                    }
+                    _ => panic!("{chunk:?}"),
+                }
             }
         }
     }

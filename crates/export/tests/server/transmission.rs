@@ -39,6 +39,28 @@ fn written_data_is_read_back_at_any_size_and_style() {
 }
 
 #[test]
+fn zeros_are_sent_without_data_where_replies_are_structured() {
+    for takes in ALL {
+        let (server, _) = server_on(takes, ServerOptions::default());
+        for style in [STRUCTURED, EXTENDED] {
+            let (zeros, mut data) = ([0; 512], [0; 512]);
+            data[511] = 1;
+            let mut client = Client::ready(&server, Some(style), &[]);
+            let mut kinds_of = |last: [u8; 512], length| {
+                assert_eq!(error_of(&client.write(0, length - 512, &last)), 0);
+                let reply = client.request(READ, DF, 0, length);
+                reply.iter().map(|chunk| chunk.kind).collect::<Vec<_>>()
+            };
+            for length in [512, 4096, 131_072, 3 * MIB] {
+                assert_eq!(kinds_of(zeros, length), [Some(HOLE)], "{length}");
+                assert_eq!(kinds_of(data, length), [Some(DATA)], "{length}");
+                assert_eq!(kinds_of(zeros, length), [Some(HOLE)], "{length}");
+            }
+        }
+    }
+}
+
+#[test]
 fn many_requests_in_one_go_are_all_answered() {
     for takes in ALL {
         let (server, _) = server_on(takes, ServerOptions::default());

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, Control, Phase, Result, SpaceFile};
+use extant_sys::buffer::is_zero;
 
 use super::{HoleReport, Span, SpanKind};
 
@@ -150,10 +151,4 @@ impl<'a> Scan<'a> {
         }
         Ok(ControlFlow::Continue(()))
     }
-}
-
-fn is_zero(block: &[u8]) -> bool {
-    // Sixteen bytes at a time, which the compiler turns into vector instructions.
-    let (head, body) = block.as_chunks::<16>();
-    head.iter().all(|&bytes| u128::from_ne_bytes(bytes) == 0) && body.iter().all(|&byte| byte == 0)
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use extant_space::{
     ByteRange, CancelToken, Control, Error, Phase, Preallocation, RateLimiter, Result, SpaceFile,
 };
-use extant_sys::buffer::AlignedBuffer;
+use extant_sys::buffer::{AlignedBuffer, is_zero};
 use parking_lot::Mutex;
 
 use super::Conversion;
 use super::stride::Stride;
-use super::zeros::{data_blocks, is_zero, zero_blocks};
+use super::zeros::{data_blocks, zero_blocks};
 use crate::data_bitmap::DataBitmap;
 use crate::layer::Layer;
 

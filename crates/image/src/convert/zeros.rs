@@ -1,5 +1,7 @@
 //! Detection of zero blocks in copied data.
 
+use extant_sys::buffer::is_zero;
+
 /// The unit that is compared with zeros and skipped.
 const BLOCK_BYTES: usize = 64 << 10;
 
@@ -15,9 +17,4 @@ pub(super) fn data_blocks(bytes: &[u8]) -> usize {
         .chunks(BLOCK_BYTES)
         .take_while(|block| !is_zero(block));
     blocks.map(<[u8]>::len).sum()
-}
-
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<64>();
-    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }

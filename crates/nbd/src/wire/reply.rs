@@ -174,6 +174,13 @@ impl Encoder<'_> {
         }
     }
 
+    /// `length` zero bytes of a read, at least one, without data. Not in the simple style.
+    pub fn hole(&mut self, to: ReplyTo, length: u32) {
+        self.chunk(to, Position::Last, NBD_REPLY_TYPE_OFFSET_HOLE, 12);
+        self.into.extend(to.offset.to_be_bytes());
+        self.into.extend(length.to_be_bytes());
+    }
+
     /// An error with a message for the user, and its offset if that is known.
     pub fn error(&mut self, to: ReplyTo, error: NbdError, message: &str, at: Option<u64>) {
         if self.style == ReplyStyle::Simple {
