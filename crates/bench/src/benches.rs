@@ -8,6 +8,7 @@ mod cancel;
 mod ext4;
 mod images;
 mod mballoc;
+pub(crate) mod methods;
 pub(crate) mod mount;
 mod neighbour;
 mod pool;
@@ -25,6 +26,7 @@ pub const ALL: &[&dyn Bench] = &[
     &neighbour::Neighbour,
     &sync4k::Sync4k,
     &through::Through,
+    &methods::Methods,
     &cancel::Cancel,
     &mballoc::Mballoc,
     &assign::Assign,

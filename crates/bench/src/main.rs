@@ -53,6 +53,7 @@ use extant_fuse::options::IoUring;
 use extant_space::{BackgroundShare, ByteSize};
 
 use crate::bench::{Bench, Context, Options};
+use crate::benches::methods;
 use crate::benches::mount::floor;
 use crate::benches::scaling::worker;
 use crate::report::Report;
@@ -144,6 +145,12 @@ enum Inner {
         directory: PathBuf,
         data: Option<PathBuf>,
     },
+    #[command(name = methods::WORD, hide = true)]
+    Zeroes {
+        file: PathBuf,
+        bytes: u64,
+        write_bytes: Option<usize>,
+    },
     #[command(name = worker::WORD, hide = true)]
     Fallocate2 { file: PathBuf, cpu: usize },
 }
@@ -170,6 +177,11 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let io_uring = if *io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
+        Some(Inner::Zeroes {
+            file,
+            bytes,
+            write_bytes,
+        }) => methods::serve(file, *bytes, *write_bytes)?,
         Some(Inner::Fallocate2 { file, cpu }) => worker::serve(file, *cpu)?,
         None => return measure(arguments),
     }

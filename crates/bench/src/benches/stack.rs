@@ -7,6 +7,10 @@
 //! buffered loop device. Rows across processes have one file system of the engine on a file of the
 //! kernel's ext4, directly and over NBD through one or two servers. Every sample has a new stack.
 //!
+//! All stacks are measured in memory, with the first size; those of the patches' author also with
+//! the second, and both on the disk: there the lowest file is a sparse one of the measured
+//! directory.
+//!
 //! The *pieces* of a file are its physically contiguous runs, as `filefrag` counts them. For the
 //! files below, only the ranges that hold the program's file count.
 
@@ -16,14 +20,18 @@ mod pieces;
 mod processes;
 mod program;
 
-use std::process::Command;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use extant_blockdev::{OperationKind, StatisticsSnapshot};
+use extant_blockdev::{
+    Device, HostCache, HostDevice, HostOptions, MemoryDevice, OperationKind, StatisticsSnapshot,
+};
 use extant_ext4::Assign;
 use extant_space::{ByteSize, SpaceFile};
 use extant_testkit::scratch::DirectIo;
+use tempfile::TempDir;
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds};
 use crate::goal::Goal;
@@ -151,6 +159,65 @@ const SUBJECTS: [Subject; 13] = [
     CHAIN_ON,
 ];
 
+/// The stacks of the author.
+const BOTH_SIZES: [Subject; 6] = [OFF, ON, KERNEL_OFF, KERNEL_ON, BUFFERED_OFF, BUFFERED_ON];
+
+/// The storage of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Memory,
+    Disk,
+}
+
+/// Stacks of one place and one size of the file.
+struct Case {
+    place: Place,
+    size: u64,
+    subjects: &'static [Subject],
+}
+
+impl Case {
+    fn all(options: &Options) -> Vec<Self> {
+        let first = options.size(GIB, GIB / 16);
+        let case = |place, size, subjects| Self {
+            place,
+            size,
+            subjects,
+        };
+        let mut cases = vec![
+            case(Place::Memory, first, &SUBJECTS[..]),
+            case(Place::Disk, first, &BOTH_SIZES[..]),
+        ];
+        if options.size_bytes.is_none() {
+            let second = options.pick(4, 2) * first;
+            cases.push(case(Place::Memory, second, &BOTH_SIZES[..]));
+            cases.push(case(Place::Disk, second, &BOTH_SIZES[..]));
+        }
+        cases
+    }
+
+    fn name(&self, subject: Subject) -> String {
+        let place = match self.place {
+            Place::Memory => "",
+            Place::Disk => "disk, ",
+        };
+        format!("{place}{}, {}", ByteSize(self.size), subject.name)
+    }
+
+    /// Room for the file, the journals and the bitmaps.
+    fn room_bytes(&self) -> u64 {
+        self.size + self.size / 4 + GIB
+    }
+
+    /// A directory for the lowest file of a sample, if it is on the disk.
+    fn directory(&self, context: &Context) -> Result<Option<TempDir>> {
+        Ok(match self.place {
+            Place::Memory => None,
+            Place::Disk => Some(tempfile::tempdir_in(context.path())?),
+        })
+    }
+}
+
 const fn engine(name: &'static str, levels: usize, assign: Assign) -> Subject {
     let kind = Kind::Engine { levels, assign };
     Subject { name, kind }
@@ -194,92 +261,121 @@ impl Bench for Stack {
         }
     }
 
-    fn disk_bytes(&self, _: &Options) -> u64 {
-        0
+    fn disk_bytes(&self, options: &Options) -> u64 {
+        let cases = Case::all(options);
+        cases.iter().map(Case::room_bytes).max().unwrap_or(0)
     }
 
     fn run(&self, context: &Context) -> Result<Outcome> {
-        let runs = context.options.runs(5, 1);
-        let size = context.options.size(GIB, GIB / 16);
+        let cases = Case::all(&context.options);
         let mut metrics = Metrics::default();
-        for (round, at) in rounds(runs, SUBJECTS.len()) {
-            let subject = SUBJECTS[at];
-            context.step(format!("round {}: {}", round + 1, subject.name));
-            match subject.kind {
-                Kind::Engine { levels, assign } => {
-                    ours(subject.name, levels, assign, size, &mut metrics)?;
-                }
-                Kind::Kernel(variant) => {
-                    let extant = context.extant();
-                    theirs(subject.name, variant, extant, size, &mut metrics)?;
-                }
-                Kind::Processes { servers, assign } => {
-                    let stack =
-                        processes::Stack::new(size << 1, 2 * size + GIB, servers, assign, || {
-                            context.extant()
-                        })?;
-                    across(subject.name, stack, size, &mut metrics)?;
-                }
+        for case in &cases {
+            // The first case alone has goals, and takes a fraction of the others' time.
+            let is_first = case.subjects.len() == SUBJECTS.len();
+            let runs = context.options.runs(if is_first { 5 } else { 1 }, 1);
+            for (round, at) in rounds(runs, case.subjects.len()) {
+                let subject = case.subjects[at];
+                context.step(format!("round {}: {}", round + 1, case.name(subject)));
+                case.sample(context, subject, &mut metrics)?;
             }
         }
-        outcome(size, runs, metrics)
+        outcome(&cases, metrics)
     }
 }
 
-fn ours(name: &str, levels: usize, assign: Assign, size: u64, metrics: &mut Metrics) -> Result<()> {
-    let sizes: Vec<u64> = (1..=levels).rev().map(|level| size << level).collect();
-    let stack = engine::Stack::new(&sizes, assign)?;
-    let requests = stack.requests();
-    let allocated = program::allocate(&stack, size)?;
-    let before = pieces::pieces(&stack.files(), size)?;
-    let times = program::write(&stack, size)?;
-    for (layer, (now, then)) in stack.requests().iter().zip(&requests).enumerate() {
-        record_requests(metrics, &layer_of(name, layer), &now.since(then));
+impl Case {
+    fn sample(&self, context: &Context, subject: Subject, metrics: &mut Metrics) -> Result<()> {
+        let name = &self.name(subject);
+        let directory = self.directory(context)?;
+        if directory.is_some() {
+            context.settle();
+        }
+        match subject.kind {
+            Kind::Engine { levels, assign } => {
+                let sizes: Vec<u64> = (1..=levels).rev().map(|level| self.size << level).collect();
+                let lowest = lowest_device(sizes[0], directory.as_ref())?;
+                let stack = engine::Stack::over(lowest, &sizes, assign)?;
+                self.ours(name, stack, metrics)
+            }
+            Kind::Kernel(variant) => {
+                let lowest = match &directory {
+                    None => kernel::Lowest::Memory(self.room_bytes()),
+                    Some(directory) => kernel::Lowest::Directory(directory.path()),
+                };
+                let (outer, inner) = (self.size << 2, self.size << 1);
+                let stack = kernel::Stack::new(outer, inner, lowest, variant, context.extant())?;
+                self.theirs(name, stack, metrics)
+            }
+            Kind::Processes { servers, assign } => {
+                let (size, memory) = (self.size << 1, self.room_bytes());
+                let stack =
+                    processes::Stack::new(size, memory, servers, assign, || context.extant())?;
+                self.across(name, stack, metrics)
+            }
+        }
     }
-    let after = pieces::pieces(&stack.files(), size)?;
-    stack.close()?;
-    record(metrics, name, allocated, &times, &before, &after);
-    Ok(())
+
+    fn ours(&self, name: &str, stack: engine::Stack, metrics: &mut Metrics) -> Result<()> {
+        let size = self.size;
+        let requests = stack.requests();
+        let allocated = program::allocate(&stack, size)?;
+        let before = pieces::pieces(&stack.files(), size)?;
+        let times = program::write(&stack, size)?;
+        for (layer, (now, then)) in stack.requests().iter().zip(&requests).enumerate() {
+            record_requests(metrics, &layer_of(name, layer), &now.since(then));
+        }
+        let after = pieces::pieces(&stack.files(), size)?;
+        stack.close()?;
+        record(metrics, name, allocated, &times, &before, &after);
+        Ok(())
+    }
+
+    fn across(&self, name: &str, stack: processes::Stack, metrics: &mut Metrics) -> Result<()> {
+        let size = self.size;
+        let start = stack.engine.requests();
+        let allocated = program::allocate(&stack.engine, size)?;
+        let requests = stack.engine.requests();
+        let counted = requests[0].since(&start[0]);
+        let assigns = counted.of(OperationKind::Assign).count();
+        metrics.record(name, ASSIGNS_OF_FILE, "", assigns as f64);
+        let before = stack.pieces(size)?;
+        let times = program::write(&stack.engine, size)?;
+        record_requests(
+            metrics,
+            &layer_of(name, 0),
+            &stack.engine.requests()[0].since(&requests[0]),
+        );
+        let after = stack.pieces(size)?;
+        stack.close()?;
+        record(metrics, name, allocated, &times, &before, &after);
+        Ok(())
+    }
+
+    fn theirs(&self, name: &str, stack: kernel::Stack, metrics: &mut Metrics) -> Result<()> {
+        let pieces = || {
+            let [file, backing] = stack.files()?;
+            pieces::pieces(&[&file as &dyn SpaceFile, &backing], self.size)
+        };
+        let allocated = program::allocate(&stack, self.size)?;
+        let before = pieces()?;
+        let times = program::write(&stack, self.size)?;
+        record(metrics, name, allocated, &times, &before, &pieces()?);
+        Ok(())
+    }
 }
 
-fn across(name: &str, stack: processes::Stack, size: u64, metrics: &mut Metrics) -> Result<()> {
-    let start = stack.engine.requests();
-    let allocated = program::allocate(&stack.engine, size)?;
-    let requests = stack.engine.requests();
-    let counted = requests[0].since(&start[0]);
-    let assigns = counted.of(OperationKind::Assign).count();
-    metrics.record(name, ASSIGNS_OF_FILE, "", assigns as f64);
-    let before = stack.pieces(size)?;
-    let times = program::write(&stack.engine, size)?;
-    record_requests(
-        metrics,
-        &layer_of(name, 0),
-        &stack.engine.requests()[0].since(&requests[0]),
-    );
-    let after = stack.pieces(size)?;
-    stack.close()?;
-    record(metrics, name, allocated, &times, &before, &after);
-    Ok(())
-}
-
-fn theirs(
-    name: &str,
-    variant: Variant,
-    extant: Command,
-    size: u64,
-    metrics: &mut Metrics,
-) -> Result<()> {
-    let memory = 2 * size + GIB;
-    let stack = kernel::Stack::new(size << 2, size << 1, memory, variant, extant)?;
-    let pieces = || {
-        let [file, backing] = stack.files()?;
-        pieces::pieces(&[&file as &dyn SpaceFile, &backing], size)
+/// A device of `bytes` that is a hole: memory, or a direct file in `directory`.
+fn lowest_device(bytes: u64, directory: Option<&TempDir>) -> Result<Arc<dyn Device>> {
+    let Some(directory) = directory else {
+        return Ok(Arc::new(MemoryDevice::new(bytes)));
     };
-    let allocated = program::allocate(&stack, size)?;
-    let before = pieces()?;
-    let times = program::write(&stack, size)?;
-    record(metrics, name, allocated, &times, &before, &pieces()?);
-    Ok(())
+    let path = directory.path().join("disk");
+    File::create_new(&path)?.set_len(bytes)?;
+    let options = HostOptions {
+        cache: HostCache::Direct,
+        ..HostOptions::default()
+    };
+    Ok(Arc::new(HostDevice::open(&path, &options)?))
 }
 
 fn record(
@@ -323,19 +419,33 @@ fn layer_of(name: &str, layer: usize) -> String {
     }
 }
 
-fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
+fn outcome(cases: &[Case], metrics: Metrics) -> Result<Outcome> {
+    let sizes: Vec<String> = cases
+        .iter()
+        .filter(|case| case.place == Place::Memory)
+        .map(|case| ByteSize(case.size).to_string())
+        .collect();
     let mut outcome = Outcome {
-        title: format!("{} in 4 KiB writes, 64 KiB apart, {runs} rounds", ByteSize(size)),
-        tables: vec![times(&metrics)?, pieces(&metrics), requests(&metrics)],
+        title: format!("{} in 4 KiB writes, 64 KiB apart", sizes.join(" and ")),
+        tables: vec![
+            times(cases, &metrics)?,
+            pieces(cases, &metrics),
+            requests(cases, &metrics),
+        ],
         notes: vec![
-            "everything is in memory; a sync after each of the 16 passes".to_owned(),
+            "everything is in memory but the rows of the disk; a sync after each of the 16 passes"
+                .to_owned(),
             "extents: of the file, and of what holds it in each file below; added: by the writes, in all of them"
+                .to_owned(),
+            "on the disk the lowest file is sparse; extant assign and the engine's assign allocate it too"
                 .to_owned(),
         ],
         ..Outcome::default()
     };
+    // Goals are for the first size in memory.
+    let of = |subject: Subject| cases[0].name(subject);
     let most =
-        |subject: Subject, unit| -> Result<f64> { Ok(metrics.of(subject.name, unit)?.max()) };
+        |subject: Subject, unit| -> Result<f64> { Ok(metrics.of(&of(subject), unit)?.max()) };
     let [_, below, two_below] = PIECES;
     let backing = most(ON, below)?.max(most(REQUIRED, below)?);
     let deep = most(DEEP_ON, below)?.max(most(DEEP_ON, two_below)?);
@@ -353,11 +463,11 @@ fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
         ),
         (
             NBD_TIME_GOAL,
-            metrics.ratio(NBD_ON.name, LOCAL_ON.name, ALLOCATE)?,
+            metrics.ratio(&of(NBD_ON), &of(LOCAL_ON), ALLOCATE)?,
         ),
         (NBD_REQUESTS_GOAL, most(NBD_ON, ASSIGNS_OF_FILE)?),
         (ADDED_GOAL, added.max(most(DEEP_ON, ADDED)?)),
-        (TIME_GOAL, metrics.ratio(OFF.name, ON.name, SECONDS)?),
+        (TIME_GOAL, metrics.ratio(&of(OFF), &of(ON), SECONDS)?),
     ] {
         outcome.goals.insert(goal, value.into());
     }
@@ -365,7 +475,15 @@ fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn times(metrics: &Metrics) -> Result<Table> {
+/// The subjects of all cases, and their names.
+fn subjects(cases: &[Case]) -> impl Iterator<Item = (&Case, Subject, String)> {
+    cases.iter().flat_map(|case| {
+        let subjects = case.subjects.iter();
+        subjects.map(move |subject| (case, *subject, case.name(*subject)))
+    })
+}
+
+fn times(cases: &[Case], metrics: &Metrics) -> Result<Table> {
     let heading = [
         "stack",
         SECONDS,
@@ -377,22 +495,22 @@ fn times(metrics: &Metrics) -> Result<Table> {
         "most",
     ];
     let mut table = Table::new(&heading);
-    for Subject { name, kind } in SUBJECTS {
-        let off = match kind {
-            Kind::Engine { levels: 2, .. } => OFF.name,
-            Kind::Engine { .. } => DEEP_OFF.name,
-            Kind::Kernel(variant) if variant.direct_io == DirectIo::On => KERNEL_OFF.name,
-            Kind::Kernel(_) => BUFFERED_OFF.name,
-            Kind::Processes { .. } => NBD_OFF.name,
+    for (case, subject, name) in subjects(cases) {
+        let off = match subject.kind {
+            Kind::Engine { levels: 2, .. } => OFF,
+            Kind::Engine { .. } => DEEP_OFF,
+            Kind::Kernel(variant) if variant.direct_io == DirectIo::On => KERNEL_OFF,
+            Kind::Kernel(_) => BUFFERED_OFF,
+            Kind::Processes { .. } => NBD_OFF,
         };
-        let slowest = metrics.get(name, SLOWEST);
+        let slowest = metrics.get(&name, SLOWEST);
         table.row(vec![
-            name.to_owned(),
-            median(metrics.get(name, SECONDS)),
-            spread(metrics.get(name, SECONDS)),
-            number(metrics.ratio(off, name, SECONDS)?),
-            median(metrics.get(name, ALLOCATE)),
-            median(metrics.get(name, SYNCS)),
+            name.clone(),
+            median(metrics.get(&name, SECONDS)),
+            spread(metrics.get(&name, SECONDS)),
+            number(metrics.ratio(&case.name(off), &name, SECONDS)?),
+            median(metrics.get(&name, ALLOCATE)),
+            median(metrics.get(&name, SYNCS)),
             median(slowest),
             slowest.map_or_else(String::new, |metric| number(metric.max())),
         ]);
@@ -400,19 +518,19 @@ fn times(metrics: &Metrics) -> Result<Table> {
     Ok(table)
 }
 
-fn pieces(metrics: &Metrics) -> Table {
+fn pieces(cases: &[Case], metrics: &Metrics) -> Table {
     let units = [PIECES[0], PIECES[1], PIECES[2], ADDED];
     let heading = [&["stack"], &units[..]].concat();
     let mut table = Table::new(&heading);
-    for Subject { name, .. } in SUBJECTS {
-        let mut row = vec![name.to_owned()];
-        row.extend(units.map(|unit| median(metrics.get(name, unit))));
+    for (_, _, name) in subjects(cases) {
+        let mut row = vec![name.clone()];
+        row.extend(units.map(|unit| median(metrics.get(&name, unit))));
         table.row(row);
     }
     table
 }
 
-fn requests(metrics: &Metrics) -> Table {
+fn requests(cases: &[Case], metrics: &Metrics) -> Table {
     let units: Vec<&str> = OPERATIONS
         .iter()
         .flat_map(|counted| [Some(counted.count), counted.size.map(|(unit, _)| unit)])
@@ -420,13 +538,13 @@ fn requests(metrics: &Metrics) -> Table {
         .collect();
     let heading = [&["requests to"], &units[..]].concat();
     let mut table = Table::new(&heading);
-    for Subject { name, kind } in SUBJECTS {
-        let levels = match kind {
+    for (_, subject, name) in subjects(cases) {
+        let levels = match subject.kind {
             Kind::Engine { levels, .. } => levels,
             Kind::Processes { .. } => 1,
             Kind::Kernel(_) => continue,
         };
-        for layer in (0..levels).map(|layer| layer_of(name, layer)) {
+        for layer in (0..levels).map(|layer| layer_of(&name, layer)) {
             let metric = |unit: &&str| median(metrics.get(&layer, unit));
             let mut row = vec![layer.clone()];
             row.extend(units.iter().map(metric));

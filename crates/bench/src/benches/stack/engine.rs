@@ -32,12 +32,8 @@ struct Level {
 }
 
 impl Stack {
-    /// File systems of `sizes`, from the ground up, each in a sparse file of the one before.
-    pub(super) fn new(sizes: &[u64], assign: Assign) -> Result<Self> {
-        Self::over(Arc::new(MemoryDevice::new(sizes[0])), sizes, assign)
-    }
-
-    /// The same over `lowest`, which has the first of `sizes`.
+    /// File systems of `sizes`, from the ground up, each in a sparse file of the one before; the
+    /// first is over `lowest`, which has its size.
     pub(super) fn over(lowest: Arc<dyn Device>, sizes: &[u64], assign: Assign) -> Result<Self> {
         let mut levels: Vec<Level> = Vec::new();
         for size in sizes {

@@ -1,11 +1,11 @@
-//! The stack in the kernel: ext4 on a loop device over memory, and ext4 on a loop device over a
-//! file in it, direct as in the seeds or through the page cache.
+//! The stack in the kernel: ext4 on a loop device over memory or over the disk (direct), and ext4
+//! on a loop device over a file in it, direct or through the page cache.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -34,6 +34,14 @@ pub(super) struct Variant {
     pub(super) direct_io: DirectIo,
 }
 
+/// Where the outer file system is.
+pub(super) enum Lowest<'a> {
+    /// In memory, at most this number of bytes.
+    Memory(u64),
+    /// In a sparse file of this directory.
+    Directory(&'a Path),
+}
+
 /// The stack. Dropped from above.
 pub(super) struct Stack {
     file: File,
@@ -47,18 +55,20 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// File systems of these sizes; the outer one takes `memory` at most.
+    /// File systems of these sizes.
     pub(super) fn new(
         outer: u64,
         inner: u64,
-        memory: u64,
+        lowest: Lowest<'_>,
         variant: Variant,
         mut extant: Command,
     ) -> Result<Self> {
-        let outer = Scratch::builder(Filesystem::Ext4, outer)
-            .mkfs_options(MKFS)
-            .memory(memory)
-            .build();
+        let builder = Scratch::builder(Filesystem::Ext4, outer).mkfs_options(MKFS);
+        let outer = match lowest {
+            Lowest::Memory(bytes) => builder.memory(bytes),
+            Lowest::Directory(directory) => builder.backed_in(directory).direct_io(),
+        }
+        .build();
         let backing = outer.path().join("file");
         File::create_new(&backing)?.set_len(inner)?;
         let device = LoopDevice::attach_with(&backing, variant.direct_io, 512);
