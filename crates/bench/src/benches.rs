@@ -3,6 +3,7 @@
 //! A new bench is a file in this directory and a line in [`ALL`]; its goals go into the
 //! table of docs/benchmarks.md, which a test compares with the code.
 
+mod accelerated;
 mod assign;
 mod cancel;
 mod ext4;
@@ -25,6 +26,7 @@ pub const ALL: &[&dyn Bench] = &[
     &written::Written,
     &neighbour::Neighbour,
     &sync4k::Sync4k,
+    &accelerated::Accelerated,
     &through::Through,
     &methods::Methods,
     &cancel::Cancel,

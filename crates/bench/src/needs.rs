@@ -1,6 +1,7 @@
 //! Requirements of a bench, checked before the measurement.
 
 use anyhow::{Result, bail};
+use extant_testkit::guest::Guest;
 use extant_testkit::requires::{self, Requirement};
 
 /// A requirement.
@@ -10,6 +11,8 @@ pub enum Need {
     Program(&'static str),
     /// A file system in the kernel.
     Filesystem(&'static str),
+    /// The test kit's guest, which `cargo xtask setup` prepares.
+    Guest,
     /// The right to mount and to drop caches.
     Root,
 }
@@ -19,6 +22,7 @@ impl Need {
         match self {
             Self::Program(name) => requires::tool(name),
             Self::Filesystem(name) => requires::kernel_filesystem(name),
+            Self::Guest => Guest::requirement(),
             Self::Root => requires::root(),
         }
     }
@@ -26,7 +30,7 @@ impl Need {
     /// Advice to the user.
     fn advice(self) -> &'static str {
         match self {
-            Self::Program(_) => "run cargo xtask setup",
+            Self::Program(_) | Self::Guest => "run cargo xtask setup",
             Self::Filesystem(_) => "use a kernel that has it",
             Self::Root => "run as root",
         }

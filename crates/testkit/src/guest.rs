@@ -80,12 +80,21 @@ pub struct Output {
     pub text: String,
 }
 
+impl Output {
+    /// The text between the line `### NAME` and the next such line.
+    pub fn section(&self, name: &str) -> Option<&str> {
+        let begin = format!("\n### {name}\n");
+        let (_, rest) = self.text.split_once(&begin)?;
+        Some(rest.split("\n### ").next().unwrap_or_default().trim())
+    }
+}
+
 /// The guest.
 #[derive(Debug)]
 pub struct Guest;
 
 impl Guest {
-    /// Fetches kernel, userland and QEMU, unless that was done before: some 250 MB, about
+    /// Fetches kernel, userland and QEMU, unless that was done before: some 290 MB, about
     /// two minutes, as root.
     ///
     /// The directory is `$EXTANT_GUEST_LAB`, or `guest` among the [oracles](lab::directory).
@@ -102,6 +111,11 @@ impl Guest {
         let needs = [requires::root(), requires::tool("timeout")];
         let met = needs.iter().all(Requirement::is_met) && recipe().is_ready();
         Requirement::new("root and the guest (oracles prepare)", met)
+    }
+
+    /// The accelerator of QEMU: `kvm`, or `tcg` with its options where processors are emulated.
+    pub fn accelerator() -> &'static str {
+        accelerator().0
     }
 
     /// Boots a guest, runs `script` in it as root by the interpreter of its first line,
@@ -122,7 +136,7 @@ fn recipe() -> Recipe {
     let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
     Recipe {
         directory: chosen.unwrap_or_else(|| lab::directory().join("guest")),
-        version: "3: trixie with nbd-client, lvm2 and mdadm, kernel and QEMU of its backports",
+        version: "4: trixie with fio, nbd-client, lvm2 and mdadm, kernel and QEMU of its backports",
     }
 }
 
@@ -152,4 +166,20 @@ fn qemu(lab: &Path, timeout: Duration) -> Result<std::process::Command> {
         .arg(loaded.get_program())
         .args(loaded.get_args());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn section_ends_at_the_next_mark_or_with_the_output() {
+        let output = Output {
+            status: 0,
+            text: "boot\n\n### a\none\ntwo\n\n### ab\nthree\n".to_owned(),
+        };
+        assert_eq!(output.section("a"), Some("one\ntwo"));
+        assert_eq!(output.section("ab"), Some("three"));
+        assert_eq!(output.section("b"), None);
+    }
 }

@@ -8,8 +8,8 @@
 //! The background load starts when fio begins to count, so its start is included.
 
 mod background_load;
-mod columns;
-mod load;
+pub(in crate::benches) mod columns;
+pub(in crate::benches) mod load;
 
 use std::path::Path;
 use std::thread;

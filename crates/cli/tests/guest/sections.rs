@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::time::Duration;
 
-use extant_testkit::guest::{Bus, Disk, Guest, Options};
+use extant_testkit::guest::{Bus, Disk, Guest, Options, Output};
 use extant_testkit::oracle;
 use extant_testkit::workdir::Workdir;
 use serde_json::Value;
@@ -21,7 +21,7 @@ mount /dev/disk0 /mnt
 "#;
 
 /// Output of the guest, by mark.
-pub struct Sections(pub String);
+pub struct Sections(Output);
 
 impl Sections {
     /// Boots a guest with a disk of `disk_bytes` on `bus` and runs `script` in it.
@@ -45,16 +45,20 @@ impl Sections {
         let output = Guest::run(&script, &options);
         assert_eq!(output.status, 0, "{}", output.text);
         oracle::assert_e2fsck_clean(&disk);
-        Self(output.text)
+        Self(output)
     }
 
     /// Output after `mark NAME`.
     #[track_caller]
     pub fn get(&self, name: &str) -> &str {
-        let begin = format!("\n### {name}\n");
-        let rest = self.0.split_once(&begin).map(|(_, rest)| rest);
-        let rest = rest.unwrap_or_else(|| panic!("no section {name} in\n{}", self.0));
-        rest.split("\n### ").next().unwrap_or_default().trim()
+        self.0
+            .section(name)
+            .unwrap_or_else(|| panic!("no section {name} in\n{}", self.text()))
+    }
+
+    /// All of it.
+    pub fn text(&self) -> &str {
+        &self.0.text
     }
 
     #[track_caller]

@@ -82,7 +82,11 @@ fn check_through(said: &Sections, name: &str, files: usize, copies: u64) {
     // The data of the file was allocated before.
     let wanted = copies * (FILE_BYTES - MIB) - SLACK;
     let new = allocated(&assigned) - allocated(&before);
-    assert!(new >= wanted, "{name}: {new} bytes allocated\n{}", said.0);
+    assert!(
+        new >= wanted,
+        "{name}: {new} bytes allocated\n{}",
+        said.text()
+    );
     let unwritten = bytes(&assigned, ExtentState::Unwritten);
     assert!(unwritten >= wanted, "{name}: {unwritten} bytes unwritten");
     let again = allocated(&at("assigned again")) - allocated(&assigned);
@@ -171,7 +175,7 @@ losetup --detach-all
     check_through(&said, "pieces", 2, 1);
     check_through(&said, "deep", 2, 1);
     check_through(&said, "volume", 2, 1);
-    assert_eq!(said.get("table").lines().count(), 2, "{}", said.0);
+    assert_eq!(said.get("table").lines().count(), 2, "{}", said.text());
     assert_eq!(written_at_depth(&said, "pieces", 1), FILE_BYTES);
     for depth in [1, 2] {
         assert_eq!(written_at_depth(&said, "deep", depth), FILE_BYTES);

@@ -51,7 +51,11 @@ mark part-map; filefrag -v -b1 /mnt/part
     assert_eq!(report["verified"], "extent-map");
     said.assert_written("map");
     assert!(said.get("zeros").starts_with("536870912 "));
-    assert!(said.get("words").contains("write zeroes"), "{}", said.0);
+    assert!(
+        said.get("words").contains("write zeroes"),
+        "{}",
+        said.text()
+    );
 
     for size in [1, 4095, 123_457, 33_554_433_u64] {
         let report = said.json(&format!("odd {size}"));
@@ -164,10 +168,10 @@ fn create_on_virtio_and_network_falls_back_with_a_reason() {
     assert_eq!(report["plan"]["rejected"][0]["strategy"], "write-zeroes");
     assert_eq!(report["plan"]["rejected"][0]["reason"], "EOPNOTSUPP");
     said.assert_written("map");
-    assert!(said.get("native").ends_with("status 1"), "{}", said.0);
+    assert!(said.get("native").ends_with("status 1"), "{}", said.text());
 
     // The shared directory is a network file system: another machine decides, and that is reported.
-    let (report, stat) = said.get("network").rsplit_once('\n').expect(&said.0);
+    let (report, stat) = said.get("network").rsplit_once('\n').expect(said.text());
     let report: Value = serde_json::from_str(report).unwrap();
     assert_eq!(report["plan"]["strategy"], "write-in-order", "{report}");
     assert_eq!(report["written_bytes"], 3 * MIB, "{report}");

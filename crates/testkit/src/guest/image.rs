@@ -22,10 +22,11 @@ const BACKPORTS: &str = "trixie-backports";
 const KERNEL: &str = "linux-image-amd64";
 
 /// Packages for tests in the guest. QEMU is not for the guest, but needs the same libraries.
-const USERLAND: [&str; 12] = [
+const USERLAND: [&str; 13] = [
     "btrfs-progs",
     "busybox-static",
     "e2fsprogs",
+    "fio",
     "kmod",
     "lvm2",
     "mdadm",

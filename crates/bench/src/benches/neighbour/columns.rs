@@ -7,8 +7,8 @@ use crate::fio::Transfers;
 use crate::metrics::Metrics;
 use crate::table::{Table, median};
 
-pub(super) const BANDWIDTH: &str = "MiB/s";
-pub(super) const LATENCY: &str = "us mean";
+pub(in crate::benches) const BANDWIDTH: &str = "MiB/s";
+pub(in crate::benches) const LATENCY: &str = "us mean";
 
 /// Units in the order of the table.
 const COLUMNS: [&str; 7] = [
@@ -22,7 +22,12 @@ const COLUMNS: [&str; 7] = [
 ];
 
 /// Appends a sample of each column.
-pub(super) fn record(metrics: &mut Metrics, name: &str, command: &str, writes: &Transfers) {
+pub(in crate::benches) fn record(
+    metrics: &mut Metrics,
+    name: &str,
+    command: &str,
+    writes: &Transfers,
+) {
     let (least, most) = writes.mib_per_second_range;
     let latency = writes.latency;
     let values = [
@@ -40,7 +45,7 @@ pub(super) fn record(metrics: &mut Metrics, name: &str, command: &str, writes: &
 }
 
 /// The medians of the runs of each name that has any.
-pub(super) fn table(metrics: &Metrics, names: &[String]) -> Result<Table> {
+pub(in crate::benches) fn table(metrics: &Metrics, names: &[String]) -> Result<Table> {
     let mut heading = vec!["medians of the runs"];
     heading.extend(COLUMNS);
     let mut table = Table::new(&heading);

@@ -7,21 +7,21 @@ use crate::bench::Options;
 use crate::fio::{Fio, Transfers};
 
 /// Writers of the bandwidth job.
-pub(super) const WRITERS: u64 = 10;
+pub(in crate::benches) const WRITERS: u64 = 10;
 
 /// One of the two jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Load {
+pub(in crate::benches) enum Load {
     Bandwidth,
     Latency,
 }
 
 impl Load {
     /// Both.
-    pub(super) const ALL: [Self; 2] = [Self::Bandwidth, Self::Latency];
+    pub(in crate::benches) const ALL: [Self; 2] = [Self::Bandwidth, Self::Latency];
 
     /// The word in tables.
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::benches) fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bandwidth job",
             Self::Latency => "latency job",
@@ -29,7 +29,7 @@ impl Load {
     }
 
     /// The unit of the metric.
-    pub(super) fn unit(self) -> &'static str {
+    pub(in crate::benches) fn unit(self) -> &'static str {
         match self {
             Self::Bandwidth => columns::BANDWIDTH,
             Self::Latency => columns::LATENCY,
@@ -37,7 +37,7 @@ impl Load {
     }
 
     /// The metric of the job.
-    pub(super) fn value(self, writes: &Transfers) -> f64 {
+    pub(in crate::benches) fn value(self, writes: &Transfers) -> f64 {
         match self {
             Self::Bandwidth => writes.mib_per_second,
             Self::Latency => writes.latency.mean,
@@ -45,7 +45,7 @@ impl Load {
     }
 
     /// The cost of the background load, in percent: bandwidth lost, or latency added.
-    pub(super) fn cost_percent(self, alone: f64, beside: f64) -> f64 {
+    pub(in crate::benches) fn cost_percent(self, alone: f64, beside: f64) -> f64 {
         match self {
             Self::Bandwidth => (1.0 - beside / alone) * 100.0,
             Self::Latency => (beside / alone - 1.0) * 100.0,
@@ -53,7 +53,7 @@ impl Load {
     }
 
     /// The unit of the cost.
-    pub(super) fn cost_unit(self) -> &'static str {
+    pub(in crate::benches) fn cost_unit(self) -> &'static str {
         match self {
             Self::Bandwidth => "% lost",
             Self::Latency => "% added",
@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// The job as in the seed; files are smaller, and processed again until the time is up.
-    pub(super) fn job(self, directory: &Path, files: Files) -> Fio {
+    pub(in crate::benches) fn job(self, directory: &Path, files: Files) -> Fio {
         let job = Fio::write("neighbour")
             .set("overwrite", 1)
             .set("time_based", 1);
@@ -86,18 +86,18 @@ impl Load {
 
 /// Sizes.
 #[derive(Clone, Copy)]
-pub(super) struct Files {
+pub(in crate::benches) struct Files {
     /// Bytes of each of the ten files.
-    pub(super) bandwidth: u64,
+    pub(in crate::benches) bandwidth: u64,
     /// Bytes of the latency job's file.
-    pub(super) latency: u64,
+    pub(in crate::benches) latency: u64,
     /// The size of the background load's file: more than it can finish meanwhile.
-    pub(super) big: u64,
+    pub(in crate::benches) big: u64,
 }
 
 impl Files {
     /// In full, or with `--quick`.
-    pub(super) fn of(options: &Options) -> Self {
+    pub(in crate::benches) fn of(options: &Options) -> Self {
         let big = options.size(8 << 30, 2 << 30);
         Self {
             bandwidth: options.pick(768 << 20, 128 << 20),
@@ -108,7 +108,7 @@ impl Files {
 }
 
 /// The file of one of the ten writers, as named in fio's arguments.
-pub(super) fn file_name(writer: u64) -> String {
+pub(in crate::benches) fn file_name(writer: u64) -> String {
     format!("bandwidth.{writer}")
 }
 
