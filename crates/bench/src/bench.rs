@@ -53,6 +53,8 @@ pub struct Options {
     pub size_bytes: Option<u64>,
     /// Share of the disk of a further background load in `neighbour`.
     pub background_share: Option<BackgroundShare>,
+    /// Most pairs of intervals in `neighbour`.
+    pub pairs: Option<usize>,
 }
 
 impl Options {
