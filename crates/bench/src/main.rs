@@ -75,7 +75,7 @@ Examples:
   extant-bench written --quick
   extant-bench written --runs 9 --json > written.json
   extant-bench neighbour --check
-  extant-bench neighbour --background-share 10 --pairs 1000
+  extant-bench neighbour --background-share 10 --pairs 2000
 
 Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
 )]
@@ -114,7 +114,7 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `neighbour`: pairs of intervals of each case at most [default: 600, or 20]
+    /// In `neighbour`: pairs of intervals of each case at most [default: 1200, or 40]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: Option<u32>,
 

@@ -192,7 +192,7 @@ impl Work<'_> {
 
     fn intervals(&mut self, load: Load, kind: Kind) -> Result<()> {
         let options = &self.context.options;
-        let pairs_max = options.pairs.unwrap_or(options.pick(600, 20));
+        let pairs_max = options.pairs.unwrap_or(options.pick(1200, 40));
         let (load_name, kind_name) = (load.name(), kind.name());
         self.context
             .step(format!("intervals: {load_name}, {kind_name}"));

@@ -3,8 +3,7 @@
 //! The background program is stopped and continued (SIGSTOP, SIGCONT) every half second under one
 //! running fio. After each switch [`SETTLE`] is discarded: requests in flight end, and the pace of
 //! the background program takes its course (it knows that it was stopped: docs/internals/
-//! provision.md). A pair is an interval with the program, and the intervals before and after it
-//! without. The length of the pauses varies at random, so that nothing periodic of the machine
+//! provision.md). A pair is the interval before a switch and the one after it. The length of the pauses varies at random, so that nothing periodic of the machine
 //! stays in step with them.
 //!
 //! The job's progress is the kernel's count of what its processes have written; other users of the
@@ -32,7 +31,7 @@ use crate::table::{Table, number};
 
 /// Until the disk does what it does with the program, or without it.
 const SETTLE: Duration = Duration::from_millis(200);
-/// An interval without the program; with it twice that.
+/// One interval; two follow each switch.
 const INTERVAL: Duration = Duration::from_millis(150);
 /// Most that is added to a pause.
 const JITTER: Duration = Duration::from_millis(100);
@@ -42,7 +41,7 @@ const SEED: u64 = 21;
 /// Half of the width of the interval of confidence at which a loss is resolved, percent.
 const HALF_WIDTH_MAX: f64 = 1.0;
 /// Fewer have no trustworthy interval.
-const PAIRS_MIN: usize = 50;
+const PAIRS_MIN: usize = 100;
 /// How often the interval is computed.
 const CHECK_EVERY: usize = 10;
 
@@ -87,23 +86,20 @@ impl Resolved {
         company.pause()?;
         thread::sleep(SETTLE);
         // Pairs in which neither made progress do not count, but end.
-        for round in 1..=pairs_max {
+        for round in 1..=pairs_max.div_ceil(2) {
             thread::sleep(random.moment(JITTER));
-            let before = Interval::measure(job, INTERVAL)?;
+            let before = rate(job)?;
             let others_before = company.written_bytes()?;
             company.resume()?;
             thread::sleep(SETTLE);
-            let beside = Interval::measure(job, INTERVAL * 2)?;
+            let (first, last) = (rate(job)?, rate(job)?);
             company.pause()?;
             other_bytes += company.written_bytes()?.saturating_sub(others_before);
             other_seconds += (SETTLE + INTERVAL * 2).as_secs_f64();
             thread::sleep(SETTLE);
-            let after = Interval::measure(job, INTERVAL)?;
-            let alone = Interval {
-                bytes: before.bytes + after.bytes,
-                seconds: before.seconds + after.seconds,
-            };
-            self.pairs.add(alone.rate(), beside.rate());
+            let after = rate(job)?;
+            self.pairs.add(before, first);
+            self.pairs.add(after, last);
             let count = self.pairs.count();
             if count >= PAIRS_MIN && round % CHECK_EVERY == 0 && self.is_resolved() {
                 break;
@@ -194,26 +190,12 @@ pub(super) fn table(cases: &[Resolved]) -> Table {
     table
 }
 
-/// Bytes written by a job, and the time.
-struct Interval {
-    bytes: u64,
-    seconds: f64,
-}
-
-impl Interval {
-    fn measure(job: u32, length: Duration) -> Result<Self> {
-        let (start, first) = (Instant::now(), written_bytes(job)?);
-        thread::sleep(length);
-        let (end, last) = (Instant::now(), written_bytes(job)?);
-        Ok(Self {
-            bytes: last.saturating_sub(first),
-            seconds: (end - start).as_secs_f64(),
-        })
-    }
-
-    fn rate(&self) -> f64 {
-        self.bytes as f64 / self.seconds
-    }
+/// Bytes a second that a job writes during the next interval.
+fn rate(job: u32) -> Result<f64> {
+    let (start, first) = (Instant::now(), written_bytes(job)?);
+    thread::sleep(INTERVAL);
+    let (end, last) = (Instant::now(), written_bytes(job)?);
+    Ok(last.saturating_sub(first) as f64 / (end - start).as_secs_f64())
 }
 
 #[cfg(test)]
