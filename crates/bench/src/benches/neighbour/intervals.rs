@@ -2,9 +2,10 @@
 //!
 //! The background program is stopped and continued (SIGSTOP, SIGCONT) every half second under one
 //! running fio. After each switch [`SETTLE`] is discarded: requests in flight end, and the pace of
-//! the background program takes its course (it knows that it was stopped: docs/internals/
-//! provision.md). A pair is the interval before a switch and the one after it. The length of the pauses varies at random, so that nothing periodic of the machine
-//! stays in step with them.
+//! the background program takes its course (it knows that it was stopped, see
+//! docs/internals/provision.md). A pair is the interval before a switch and the one after it. The
+//! length of the pauses varies at random, so that nothing periodic of the machine stays in step
+//! with them.
 //!
 //! The job's progress is the kernel's count of what its processes have written; other users of the
 //! disk are not in it. For a job with one request at a time it is the time of a request, of which
