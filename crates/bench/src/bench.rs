@@ -55,6 +55,8 @@ pub struct Options {
     pub background_share: Option<BackgroundShare>,
     /// Words that names of parts and samples must contain in `images`.
     pub only: Vec<String>,
+    /// Most pairs of intervals in `neighbour`.
+    pub pairs: Option<usize>,
 }
 
 impl Options {

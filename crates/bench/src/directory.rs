@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::process::children;
 use crate::product;
 
 const PREFIX: &str = "extant-bench-";
@@ -78,22 +79,14 @@ fn remove_on_signal(path: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Kills all descendants of `pid`.
+/// Ends all descendants of `pid`, also those that are stopped.
 fn stop_children_of(pid: u32) {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return;
-    };
-    for thread in threads.flatten() {
-        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        for child in children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse::<i32>().ok())
-        {
-            // Its own first: they have another parent once it has ended.
-            stop_children_of(child.unsigned_abs());
-            if let Some(child) = Pid::from_raw(child) {
-                let _ = kill_process(child, Signal::TERM);
-            }
+    for child in children(pid) {
+        // Its own first: they have another parent once it has ended.
+        stop_children_of(child);
+        if let Some(child) = Pid::from_raw(child.cast_signed()) {
+            let _ = kill_process(child, Signal::TERM);
+            let _ = kill_process(child, Signal::CONT);
         }
     }
 }

@@ -4,10 +4,11 @@
 //! that makes the ceiling higher.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use extant_testkit::command;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
 /// A job.
@@ -84,6 +85,32 @@ impl Fio {
     pub fn run(&self) -> Result<Transfers> {
         let text = command::text(&mut self.command())?;
         parse(&text)
+    }
+
+    /// Starts it, without its results; ended by dropping it.
+    pub fn start(&self) -> Result<RunningFio> {
+        let mut command = self.command();
+        let child = command.stdout(Stdio::null()).spawn();
+        Ok(RunningFio(child.with_context(|| command::line(&command))?))
+    }
+}
+
+/// A job that runs.
+#[derive(Debug)]
+pub struct RunningFio(Child);
+
+impl RunningFio {
+    /// Its process, the parent of its jobs.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for RunningFio {
+    fn drop(&mut self) {
+        // It ends its jobs itself.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::INT);
+        let _ = self.0.wait();
     }
 }
 

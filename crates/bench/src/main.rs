@@ -11,8 +11,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `disk`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `peers`, `product`,
-//!    `random`: the fixtures of a bench, its measurements and its goals
+//! 1. `disk`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `paired`, `peers`,
+//!    `process`, `product`, `random`: the fixtures of a bench, its measurements and its goals
 //! 2. `commit`, `directory`, `machine`, `memory`, `table`: the tree, the machine and the directory
 //!    of a run; tables in text
 //! 3. `bench`: the interface of a bench
@@ -36,7 +36,9 @@ mod measured;
 mod memory;
 mod metrics;
 mod needs;
+mod paired;
 mod peers;
+mod process;
 mod product;
 mod random;
 mod report;
@@ -74,7 +76,7 @@ Examples:
   extant-bench written --quick
   extant-bench written --runs 9 --json > written.json
   extant-bench neighbour --check
-  extant-bench neighbour --background-share 5
+  extant-bench neighbour --background-share 10 --pairs 2000
   extant-bench images --only modes --only disk --only 'qcow2 off'
 
 Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
@@ -110,7 +112,7 @@ struct Arguments {
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
-    /// In `neighbour`: measure extant create --background=PERCENT% as well
+    /// In `neighbour`: the share of extant create --background=PERCENT% [default: 5]
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
@@ -118,6 +120,10 @@ struct Arguments {
     /// than once): creation, load, floor, modes, or of the modes a place, image or engine
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+
+    /// In `neighbour`: pairs of intervals of each case at most [default: 1200, or 40]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: Option<u32>,
 
     /// Where to measure [default: a directory under target/]
     #[arg(long, value_name = "DIR")]
@@ -223,8 +229,9 @@ fn measure(arguments: Arguments) -> Result<ExitCode> {
 
 fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report> {
     ensure!(
-        arguments.background_share.is_none() || bench.name() == "neighbour",
-        "--background-share is for neighbour"
+        arguments.background_share.is_none() && arguments.pairs.is_none()
+            || bench.name() == "neighbour",
+        "--background-share and --pairs are for neighbour"
     );
     ensure!(
         arguments.only.is_empty() || bench.name() == "images",
@@ -237,6 +244,7 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         size_bytes: arguments.size.map(|size| size.0),
         background_share: arguments.background_share,
         only: arguments.only.clone(),
+        pairs: arguments.pairs.map(|pairs| pairs as usize),
     };
     let extant = match &arguments.extant {
         Some(program) => program.clone(),

@@ -39,18 +39,6 @@ impl Metric {
             .fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Standard error of the median, as for samples of a normal distribution; infinite for
-    /// a single sample.
-    pub fn median_error(&self) -> f64 {
-        let count = self.samples.len() as f64;
-        if count < 2.0 {
-            return f64::INFINITY;
-        }
-        let mean = self.samples.iter().sum::<f64>() / count;
-        let squares: f64 = self.samples.iter().map(|x| (x - mean).powi(2)).sum();
-        1.2533 * (squares / (count - 1.0)).sqrt() / count.sqrt()
-    }
-
     /// Greatest minus least, in percent of the median.
     pub fn spread_percent(&self) -> f64 {
         (self.max() - self.min()) / self.median() * 100.0

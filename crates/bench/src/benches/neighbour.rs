@@ -1,14 +1,18 @@
 //! `neighbour`: the cost of `extant create --background` for other users of the same disk.
 //!
 //! The two jobs of "Forced zeroes" (docs/background.md): ten writers of 2 MiB that use the full
-//! bandwidth, and one synchronous writer of 4 KiB. Each runs alone and concurrently with `extant
-//! create`, alternating (alone, beside, beside, alone, ...), so that a drift of the machine affects
-//! both. The loss is the median over the pairs; the spread of the runs alone shows the noise.
+//! bandwidth, and one synchronous writer of 4 KiB.
 //!
-//! The background load starts when fio begins to count, so its start is included.
+//! - Whole runs, alone and concurrently with `extant create`, alternating (alone, beside, beside,
+//!   alone, ...), so that a drift of the machine affects both: minimum, mean, p99 and maximum, as
+//!   in the original. The background load starts when fio begins to count, so its start is
+//!   included. Runs differ by more than the load costs.
+//! - Pairs of short intervals of one run ([`intervals`]): they resolve the loss, and the goals are
+//!   evaluated by them.
 
 mod background_load;
 pub(in crate::benches) mod columns;
+mod intervals;
 pub(in crate::benches) mod load;
 
 use std::path::Path;
@@ -20,15 +24,18 @@ use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options, Outcome, size_word};
 use crate::fio::Fio;
-use crate::goal::{Goal, Value};
+use crate::goal::Goal;
 use crate::measured::measure;
-use crate::metrics::{Metric, Metrics, median};
+use crate::metrics::{Metrics, median};
 use crate::needs::Need;
 use crate::table::{Table, number, spread};
-use background_load::{BackgroundLoad, Kind};
+use background_load::{BackgroundLoad, Kind, share};
+use intervals::Resolved;
 use load::{Files, Load, WRITERS, file_name};
 
 const PACE: &str = "MiB/s meanwhile";
+/// Of the rates in a pair of intervals.
+const DIFFERENCE: &str = "% of both rates' mean";
 
 /// The bench.
 pub struct Neighbour;
@@ -51,6 +58,8 @@ impl Bench for Neighbour {
             &[
                 Goal::at_most("bandwidth-lost", 1.0, "%"),
                 Goal::at_most("latency-added", 15.0, "%"),
+                Goal::at_most("share-bandwidth-lost", 1.0, "%"),
+                Goal::at_most("share-requests-lost", 1.0, "%"),
             ]
         }
     }
@@ -66,31 +75,27 @@ impl Bench for Neighbour {
             context,
             files: Files::of(&context.options),
             metrics: Metrics::default(),
+            resolved: Vec::new(),
         };
         work.prepare()?;
         for pair in 0..pairs {
             for load in Load::ALL {
                 work.pair(load, pair)?;
-                if let Some(share) = context.options.background_share {
-                    let load_name = load.name();
-                    context.step(format!("round {}: {load_name}, share {share}", pair + 1));
-                    work.beside(load, Kind::Share)?;
+            }
+        }
+        let contrasts = context.options.pick(&Kind::ALL[1..], &[Kind::Share]);
+        for round in 0..pairs.min(2) {
+            for load in Load::ALL {
+                for &kind in contrasts {
+                    let (load_name, kind_name) = (load.name(), kind.name());
+                    context.step(format!("contrast {}: {load_name}, {kind_name}", round + 1));
+                    work.beside(load, kind)?;
                 }
             }
         }
-        if !context.options.quick {
-            for round in 0..pairs.min(2) {
-                for load in Load::ALL {
-                    for kind in [Kind::Plain, Kind::Dd] {
-                        context.step(format!(
-                            "contrast {}: {}, {}",
-                            round + 1,
-                            load.name(),
-                            kind.name()
-                        ));
-                        work.beside(load, kind)?;
-                    }
-                }
+        for kind in [Kind::Background, Kind::Share] {
+            for load in Load::ALL {
+                work.intervals(load, kind)?;
             }
         }
         work.outcome(pairs)
@@ -101,6 +106,7 @@ struct Work<'a> {
     context: &'a Context,
     files: Files,
     metrics: Metrics,
+    resolved: Vec<Resolved>,
 }
 
 impl Work<'_> {
@@ -184,6 +190,27 @@ impl Work<'_> {
         Ok(load.value(&writes))
     }
 
+    fn intervals(&mut self, load: Load, kind: Kind) -> Result<()> {
+        let options = &self.context.options;
+        let pairs_max = options.pairs.unwrap_or(options.pick(1200, 40));
+        let (load_name, kind_name) = (load.name(), kind.name());
+        self.context
+            .step(format!("intervals: {load_name}, {kind_name}"));
+        self.context.settle();
+        // Ended earlier by dropping it.
+        let job = self.job(load, 24 * 3600);
+        let case = Resolved::measure(self.context, &job, (load, kind), self.files.big, pairs_max)?;
+        let name = format!("{}, intervals", figure_name(load, kind));
+        for difference in case.pairs.differences() {
+            let percent = difference * 100.0;
+            self.metrics
+                .record(&name, DIFFERENCE, &case.command, percent);
+        }
+        self.context.step(case.row().join("  "));
+        self.resolved.push(case);
+        Ok(())
+    }
+
     fn outcome(self, pairs: usize) -> Result<Outcome> {
         let mut outcome = Outcome {
             title: format!(
@@ -194,16 +221,16 @@ impl Work<'_> {
             ),
             ..Outcome::default()
         };
-        if let Some(share) = self.context.options.background_share {
-            outcome
-                .notes
-                .push(format!("SHARE is {share}; its cost is that of the medians"));
-        }
+        let share = share(&self.context.options);
+        outcome.notes.push(format!(
+            "SHARE is {share}; in whole runs its cost is that of the medians"
+        ));
+        outcome.tables.push(intervals::table(&self.resolved));
         for load in Load::ALL {
             outcome.tables.push(self.table(load)?);
             let alone = self.metrics.of(&alone_name(load), load.unit())?;
             outcome.notes.push(format!(
-                "{} alone: the runs differ by {} % of their median; one pair cannot distinguish a lower cost from noise",
+                "{} alone: whole runs differ by {} % of their median; a pair of them cannot distinguish a lower cost from noise",
                 load.name(),
                 number(alone.spread_percent())
             ));
@@ -214,11 +241,12 @@ impl Work<'_> {
         });
         let names: Vec<_> = names.collect();
         outcome.tables.push(columns::table(&self.metrics, &names)?);
-        let goals = Neighbour.goals().iter().zip(Load::ALL);
-        for (goal, load) in goals {
-            let name = figure_name(load, Kind::Background);
-            let cost = self.metrics.of(&name, load.cost_unit())?;
-            outcome.goals.insert(goal.name, against(goal.bound, cost));
+        for (goal, case) in Neighbour.goals().iter().zip(&self.resolved) {
+            let estimate = match case.kind {
+                Kind::Share => case.lost().map(|lost| lost - share.percent()),
+                _ => case.cost(),
+            };
+            outcome.goals.insert(goal.name, case.judged(estimate));
         }
         let pace = self.metrics.of("--background, idle disk", PACE)?;
         outcome.notes.push(format!(
@@ -275,50 +303,10 @@ impl Work<'_> {
     }
 }
 
-/// The cost, evaluated only if the difference from the bound exceeds the noise of the pairs.
-fn against(bound: f64, cost: &Metric) -> Value {
-    let (median, error) = (cost.median(), cost.median_error());
-    if (median - bound).abs() >= 2.0 * error {
-        return Value::Measured(median);
-    }
-    Value::Meaningless(
-        median,
-        format!(
-            "noise: the median over {} pairs is certain to {} % only; --runs makes more pairs",
-            cost.samples.len(),
-            number(2.0 * error)
-        ),
-    )
-}
-
 fn alone_name(load: Load) -> String {
     format!("{} alone", load.name())
 }
 
 fn figure_name(load: Load, kind: Kind) -> String {
     format!("{} beside {}", load.name(), kind.name())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn result(samples: &[f64]) -> bool {
-        let mut metrics = Metrics::default();
-        for &sample in samples {
-            metrics.record("cost", "% lost", "", sample);
-        }
-        matches!(
-            against(1.0, metrics.of("cost", "% lost").unwrap()),
-            Value::Measured(_)
-        )
-    }
-
-    #[test]
-    fn cost_within_the_noise_of_the_bound_is_not_judged() {
-        assert!(!result(&[-2.6, 7.6, 2.0, 3.0]));
-        assert!(!result(&[0.0]));
-        assert!(result(&[0.1, 0.2, 0.1, 0.2]));
-        assert!(result(&[11.0, 12.0, 11.5, 12.5]));
-    }
 }

@@ -59,6 +59,7 @@ impl Bench for Pool {
         const {
             &[
                 Goal::at_most(create::OVER_VIRSH, 1.0, ""),
+                Goal::at_most(create::ALONE_OVER_LIBVIRTD, 1.0, ""),
                 Goal::at_most(create::OVER_CEILING, 1.2, ""),
                 Goal::at_most(callers::FAILURES, 0.0, "volumes"),
                 Goal::at_most(callers::ACCOUNTING, 0.0, "B"),

@@ -23,6 +23,8 @@ use crate::work::{StatusWriter, Work};
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval of checks for waiters, and for a status to publish.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long an operation that makes a volume runs before its record is made durable.
+const RECORD_SYNC_DELAY: Duration = Duration::from_millis(50);
 /// Interval of status updates.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the pool's rate is shared again.
@@ -181,8 +183,11 @@ impl<'p> Job<'p> {
         // The file has its place on the disk then, before the operation waits for its last
         // status to be durable.
         let _ = self.run.sync();
-        if self.record.operation.makes_volume() {
-            // Done for the other operations.
+        // Done for the other operations. One that ends soon needs no record after a crash, and
+        // would wait for these syncs.
+        if self.record.operation.makes_volume()
+            && is_done.recv_timeout(RECORD_SYNC_DELAY) == Err(RecvTimeoutError::Timeout)
+        {
             let _ = self.record.sync_new(self.state.jobs.dir());
         }
         let mut published: Option<Instant> = None;

@@ -12,6 +12,9 @@
 //! the bytes, more are in flight.
 //!
 //! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen counts as other I/O.
+//!
+//! The time in which the process itself was stopped (SIGSTOP, a frozen cgroup) says nothing about
+//! the disk: a request that ended meanwhile keeps the latency of the one before.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +38,9 @@ const REQUEST_BYTES_CONTENDED: u32 = 128 << 10;
 const REQUEST_BYTES_SATURATED: u32 = 2 << 20;
 /// Requests in flight at most, as many as the writers of zeros have.
 const DEPTH_MAX: u32 = 16;
+/// An operation with requests in flight asks at least every 20 ms. One that asks so much later was
+/// stopped.
+const STOP_MIN: Duration = Duration::from_millis(200);
 /// Longest time without a request: the work makes progress even on a disk that is never idle.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -100,6 +106,10 @@ pub(super) struct ContentionMonitor {
     /// No request before, with others in flight: the share of the bytes allows the last one until
     /// then.
     next_beside_own: Instant,
+    /// The last time the operation asked with requests in flight.
+    asked: Option<Instant>,
+    /// The end of the last time in which the process was stopped.
+    resumed: Option<Instant>,
 }
 
 impl ContentionMonitor {
@@ -124,10 +134,14 @@ impl ContentionMonitor {
             latency: Duration::ZERO,
             next: now,
             next_beside_own: now,
+            asked: None,
+            resumed: None,
         }
     }
 
     pub(super) fn admit(&mut self, now: Instant, in_flight: u32) -> Admission {
+        self.notice_stop(now);
+        self.asked = (in_flight > 0).then_some(now);
         if in_flight >= self.share.depth_max {
             return Admission::Later(SAMPLE_INTERVAL);
         }
@@ -168,6 +182,14 @@ impl ContentionMonitor {
 
     pub(super) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
         self.own += bytes;
+        self.notice_stop(now);
+        let spans_stop = self
+            .resumed
+            .is_some_and(|resumed| now.saturating_duration_since(resumed) < latency);
+        if spans_stop {
+            self.next = now + self.gap(bytes, self.latency);
+            return;
+        }
         self.latency = latency;
         let for_this_size =
             latency.mul_f64(f64::from(REQUEST_BYTES_CONTENDED) / bytes.max(1) as f64);
@@ -184,6 +206,19 @@ impl ContentionMonitor {
         } else {
             now + self.gap(bytes, latency)
         };
+    }
+
+    /// Recognizes that the process was stopped since it asked last. Others are assumed until the
+    /// counters show none, as at the start.
+    fn notice_stop(&mut self, now: Instant) {
+        let Some(asked) = &mut self.asked else {
+            return;
+        };
+        if now.saturating_duration_since(*asked) > STOP_MIN {
+            self.resumed = Some(now);
+            self.seen = Some(now);
+        }
+        *asked = now;
     }
 
     /// Time to leave free after a request, by the two rules above.
@@ -283,11 +318,24 @@ mod tests {
         /// Part of the bytes.
         bytes: f64,
         requests: u64,
+        /// Bytes of the largest request.
+        largest: u32,
     }
 
     /// Runs 60 simulated seconds beside others who transfer `others` bytes a second; a request of
     /// ours takes `latency` of its bytes.
     fn simulate(share: Option<&str>, others: u64, latency: fn(u32) -> Duration) -> Usage {
+        simulate_stopped(share, others, latency, Duration::ZERO)
+    }
+
+    /// The same; after each half second the process is stopped for `stop`.
+    fn simulate_stopped(
+        share: Option<&str>,
+        others: u64,
+        latency: fn(u32) -> Duration,
+        stop: Duration,
+    ) -> Usage {
+        let run = Duration::from_millis(500);
         let disk = Arc::new(Transferred::default());
         let start = Instant::now();
         let share = share.map(|share| share.parse().unwrap());
@@ -295,6 +343,7 @@ mod tests {
         let mut monitor = ContentionMonitor::new(Some(counters), share, start);
         let mut flights: Vec<(Instant, Duration, u32)> = Vec::new();
         let (mut now, mut busy, mut own, mut requests) = (start, Duration::ZERO, 0, 0);
+        let (mut next_stop, mut largest) = (start + run, 0);
         let end = start + Duration::from_secs(60);
         while now < end {
             let next = match monitor.admit(now, flights.len() as u32) {
@@ -302,12 +351,17 @@ mod tests {
                     monitor.started(now, bytes);
                     flights.push((now + latency(bytes), latency(bytes), bytes));
                     requests += 1;
+                    largest = largest.max(bytes);
                     continue;
                 }
                 Admission::Later(wait) => now + wait,
             };
             let first_end = flights.iter().map(|flight| flight.0).min();
-            let step = first_end.map_or(next, |first| first.min(next)) - now;
+            let mut step = first_end.map_or(next, |first| first.min(next)) - now;
+            if now + step >= next_stop {
+                step += stop;
+                next_stop = now + step + run;
+            }
             now += step;
             if !flights.is_empty() {
                 busy += step;
@@ -318,7 +372,7 @@ mod tests {
                 if ends <= now {
                     disk.0.fetch_add(bytes.into(), Ordering::Relaxed);
                     own += u64::from(bytes);
-                    monitor.completed(now, bytes.into(), latency);
+                    monitor.completed(now, bytes.into(), now - (ends - latency));
                 }
                 ends > now
             });
@@ -327,6 +381,7 @@ mod tests {
             time: busy.as_secs_f64() / 60.0,
             bytes: own as f64 / disk.0.load(Ordering::Relaxed) as f64,
             requests,
+            largest,
         }
     }
 
@@ -388,5 +443,18 @@ mod tests {
     fn smallest_share_sends_a_request_each_second() {
         let usage = simulate(Some("0.1%"), 5_000_000, |_| Duration::from_millis(10));
         assert!((55..=70).contains(&usage.requests), "{}", usage.requests);
+    }
+
+    #[test]
+    fn process_that_is_stopped_at_times_keeps_its_share_and_its_requests() {
+        let stop = Duration::from_millis(500);
+        for share in [None, Some("5%")] {
+            let always = simulate(share, 2_000_000_000, saturated);
+            let stopped = simulate_stopped(share, 2_000_000_000, saturated, stop);
+            let largest = [stopped.largest, always.largest].map(f64::from);
+            assert!(is_about(largest[0], largest[1]), "{share:?}: {largest:?}");
+            let part = stopped.bytes / always.bytes;
+            assert!((0.4..0.6).contains(&part), "{share:?}: {part}");
+        }
     }
 }

@@ -210,17 +210,8 @@ impl Environment {
     /// A peer whose server is a process, with an image that `make` makes.
     fn served(peer: Peer, context: &Context, make: &dyn Fn(&Path) -> Result<()>) -> Result<Self> {
         match peer {
-            Peer::Extant => Self::of_process(context, context.extant(), |command, image, place| {
-                command.args(["mount", "-f"]).arg(image).arg(place);
-                make(image)
-            }),
-            Peer::ExtantRings => {
-                Self::of_process(context, context.extant(), |command, image, place| {
-                    command.args(["mount", "-f", "-o", "io_uring"]);
-                    command.arg(image).arg(place);
-                    make(image)
-                })
-            }
+            Peer::Extant => Self::extant(context, (SIZE.0, MEMORY), "", make),
+            Peer::ExtantRings => Self::extant(context, (SIZE.0, MEMORY), "io_uring", make),
             Peer::Fuse2fs => Self::of_process(context, tool("fuse2fs"), |command, image, place| {
                 let options = ["-f", "-s", "-o", FUSE2FS];
                 command.args(options).arg(image).arg(place);
@@ -288,26 +279,35 @@ impl Environment {
         })
     }
 
-    /// `extant mount -o OPTIONS` of an image of `bytes` in `memory` bytes, made with these options
-    /// of mke2fs.
-    pub(in crate::benches) fn of_extant(
+    /// `extant mount` with these options, of an image of `bytes` in `memory` bytes by `make`.
+    fn extant(
         context: &Context,
         (bytes, memory): (u64, u64),
+        options: &str,
+        make: &dyn Fn(&Path) -> Result<()>,
+    ) -> Result<Self> {
+        let mut command = context.extant();
+        command.args(["mount", "-f"]);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        Self::with_image(context, bytes, memory, command, |command, image, place| {
+            command.arg(image).arg(place);
+            make(image)
+        })
+    }
+
+    /// The same, made with these options of mke2fs.
+    pub(in crate::benches) fn of_extant(
+        context: &Context,
+        sizes: (u64, u64),
         mkfs: &[&str],
         options: &str,
     ) -> Result<Self> {
-        Self::with_image(
-            context,
-            bytes,
-            memory,
-            context.extant(),
-            |command, image, place| {
-                command.args(["mount", "-f", "-o", options]);
-                command.arg(image).arg(place);
-                run(tool("mkfs.ext4").args(["-q", "-F"]).args(mkfs).arg(image))?;
-                Ok(())
-            },
-        )
+        Self::extant(context, sizes, options, &|image| {
+            run(tool("mkfs.ext4").args(["-q", "-F"]).args(mkfs).arg(image))?;
+            Ok(())
+        })
     }
 
     /// The floor.

@@ -13,18 +13,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use extant_space::BackgroundShare;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
-use crate::bench::{Context, size_word};
+use crate::bench::{Context, Options, size_word};
 use crate::peers;
+use crate::process::written_bytes;
 
 /// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Background,
-    /// In the background, with the share of the command line.
+    /// In the background, with [`share`].
     Share,
     Plain,
     Dd,
@@ -49,13 +51,19 @@ impl Kind {
         let mut command = context.extant();
         command.arg("create").arg(file).arg(size_word(bytes));
         command.args(["--force", "--progress", "json"]);
-        match (self, context.options.background_share) {
-            (Self::Background, _) => command.arg("--background"),
-            (Self::Share, Some(share)) => command.arg(format!("--background={share}")),
+        match self {
+            Self::Background => command.arg("--background"),
+            Self::Share => command.arg(format!("--background={}", share(&context.options))),
             _ => &mut command,
         };
         command
     }
+}
+
+/// The share of the command line, or 5 %.
+pub(super) fn share(options: &Options) -> BackgroundShare {
+    let default = || BackgroundShare::from_basis_points(500).expect("5 % is a share");
+    options.background_share.unwrap_or_else(default)
 }
 
 /// A line of `--progress json`.
@@ -105,13 +113,38 @@ impl BackgroundLoad {
         })
     }
 
+    /// Stops it until [`resume`](Self::resume).
+    pub(super) fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    pub(super) fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        match &*self.shared.child.lock() {
+            Some(child) => Ok(kill_process(Pid::from_child(child), signal)?),
+            // Between two runs.
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that the current run has sent to the disk.
+    pub(super) fn written_bytes(&self) -> Result<u64> {
+        match &*self.shared.child.lock() {
+            Some(child) => written_bytes(child.id()),
+            None => Ok(0),
+        }
+    }
+
     /// Ends it; the MiB a second that it made, and its command.
     pub(super) fn stop(self) -> Result<(f64, String)> {
         self.shared.stop.store(true, Ordering::SeqCst);
         let seconds = self.started.elapsed().as_secs_f64();
-        if let Some(child) = &*self.shared.child.lock() {
-            let _ = kill_process(Pid::from_child(child), Signal::INT);
-        }
+        // It may have ended, and it may be stopped.
+        let _ = self.signal(Signal::INT);
+        let _ = self.resume();
         self.keeper.join().expect("the keeper does not panic")?;
         let bytes = self.shared.finished.load(Ordering::SeqCst)
             + self.shared.current.load(Ordering::SeqCst);

@@ -52,6 +52,14 @@ impl Load {
         }
     }
 
+    /// The cost, in percent, where the job does `ratio` of its work alone in the same time.
+    pub(super) fn cost_of_ratio(self, ratio: f64) -> f64 {
+        match self {
+            Self::Bandwidth => self.cost_percent(1.0, ratio),
+            Self::Latency => self.cost_percent(1.0, 1.0 / ratio),
+        }
+    }
+
     /// The unit of the cost.
     pub(in crate::benches) fn cost_unit(self) -> &'static str {
         match self {
@@ -124,5 +132,7 @@ mod tests {
         );
         assert_eq!(Load::Latency.cost_percent(100.0, 115.0).round(), 15.0);
         assert!(Load::Bandwidth.cost_percent(2000.0, 2010.0) < 0.0);
+        assert_eq!(Load::Bandwidth.cost_of_ratio(0.75), 25.0);
+        assert_eq!(Load::Latency.cost_of_ratio(0.8), 25.0);
     }
 }
