@@ -37,6 +37,8 @@ pub const PACKAGES: &[&str] = &[
     // pools and volumes, as libvirt sees them
     "libvirt-clients",
     "libvirt-daemon",
+    // pages, in a browser
+    "chromium",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

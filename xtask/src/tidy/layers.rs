@@ -62,6 +62,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
     layer("extant-export", &["extant-nbd"]),
     layer("extant-capi", &["extant-hostfs"]),
+    layer("extant-page", &[]),
     layer(
         "extant",
         &[
@@ -69,6 +70,7 @@ pub const LAYERS: &[Layer] = &[
             "extant-mount",
             "extant-export",
             "extant-fsck",
+            "extant-page",
         ],
     ),
     tool(TEST_KIT, &["extant-space"]),
