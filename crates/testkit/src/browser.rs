@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::command;
 use crate::workdir::Workdir;
 
-/// What a page is told to prefer.
+/// The colours that a page is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// Dark ink on light.

@@ -74,7 +74,10 @@ pub const LAYERS: &[Layer] = &[
         ],
     ),
     tool(TEST_KIT, &["extant-space"]),
-    tool(BENCH, &["extant-pool", "extant-mount", TEST_KIT]),
+    tool(
+        BENCH,
+        &["extant-pool", "extant-mount", "extant-page", TEST_KIT],
+    ),
     tool("extant-examples", &["extant-hostfs"]),
     tool("xtask", &[]),
 ];
