@@ -7,8 +7,8 @@
 //!
 //! 1. `runner`, `step`: the runner of test programs; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `dist`, `instructions`, `setup`, `tidy`: programs from the package registry;
-//!    packages; instruction counts; the machine's packages; house rules
+//! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the package
+//!    registry; packages; instruction counts; README's picture; the machine's packages; house rules
 //! 4. `deny`, `suites`, `test`: licences; third-party suites; all tests
 //! 5. `ci`: all of CI
 
@@ -20,6 +20,7 @@ mod deny;
 mod dist;
 mod instructions;
 mod runner;
+mod screenshot;
 mod setup;
 mod step;
 mod suites;
@@ -61,6 +62,8 @@ enum Command {
     Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
     Dist,
+    /// Make the picture of the report in README.md from the kept results
+    Screenshot,
     /// Run a test program with a time limit, as cargo's runner
     #[command(hide = true)]
     RunTest(RunTestArgs),
@@ -147,6 +150,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Suites => suites::run(&workspace),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
+        Command::Screenshot => screenshot::run(&workspace),
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;
     Ok(ExitCode::SUCCESS)

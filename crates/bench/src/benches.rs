@@ -50,7 +50,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::goal::documented;
+    use crate::document;
 
     #[test]
     fn names_of_benches_and_of_their_goals_are_unique() {
@@ -64,14 +64,14 @@ mod tests {
 
     #[test]
     fn goals_are_those_of_the_document() {
-        let document = include_str!("../../../docs/benchmarks.md");
         let declared: Vec<_> = ALL
             .iter()
             .flat_map(|bench| {
                 let rows = bench.goals().iter();
-                rows.map(|goal| (bench.name().to_owned(), goal.name.to_owned(), goal.bound()))
+                rows.map(|goal| [bench.name().to_owned(), goal.name.to_owned(), goal.bound()])
             })
             .collect();
-        assert_eq!(documented(document), declared);
+        let documented: Vec<_> = document::goals().map(|goal| goal.key).collect();
+        assert_eq!(documented, declared);
     }
 }

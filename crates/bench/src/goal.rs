@@ -143,26 +143,6 @@ impl GoalResult {
     }
 }
 
-/// Bench, name and bound of every row of the goals table in `document`: the one whose
-/// heading starts with `| bench | goal |`.
-#[cfg(test)]
-pub fn documented(document: &str) -> Vec<(String, String, String)> {
-    let from_table = document
-        .lines()
-        .skip_while(|line| !line.starts_with("| bench | goal |"))
-        .skip(2)
-        .take_while(|line| line.starts_with('|'));
-    let rows = from_table.map(|line| {
-        let mut cells = line.trim_matches('|').split('|').map(|cell| {
-            let cell = cell.trim().trim_matches('`');
-            cell.to_owned()
-        });
-        let mut next = || cells.next().unwrap_or_default();
-        (next(), next(), next())
-    });
-    rows.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,14 +174,6 @@ mod tests {
     fn bounds_are_written_as_in_the_document() {
         assert_eq!(Goal::at_least("a", 1.2, "").bound(), "at least 1.2");
         assert_eq!(Goal::at_most("a", 64.0, "MiB").bound(), "at most 64 MiB");
-    }
-
-    #[test]
-    fn table_of_goals_is_found_among_others() {
-        let document = "| a | b |\n|--|--|\n| 1 | 2 |\n\n| bench | goal | bound | meaning |\n\
-            |---|---|---|---|\n| `written` | `x` | at least 1.2 | words |\n\nmore | text\n";
-        let row = ("written".into(), "x".into(), "at least 1.2".into());
-        assert_eq!(documented(document), [row]);
     }
 
     #[test]

@@ -11,13 +11,16 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `disk`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `paired`, `peers`,
-//!    `process`, `product`, `random`: the fixtures of a bench, its measurements and its goals
+//! 1. `disk`, `document`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `paired`,
+//!    `peers`, `process`, `product`, `random`: the fixtures of a bench, its measurements, its goals
+//!    and their texts
 //! 2. `commit`, `directory`, `machine`, `memory`, `table`: the tree, the machine and the directory
 //!    of a run; tables in text
 //! 3. `bench`: the interface of a bench
-//! 4. `benches`, `report`: all benches; the report of a run
-//! 5. `results`: kept results, and the pages made from them
+//! 4. `benches`, `report`, `saved`: all benches; the report of a run, and as it is read again
+//! 5. `compare`, `results`: two results compared; kept results, and the pages made from them
+//! 6. `page`: results as one HTML page
+//! 7. `publish`: the command `report`
 //!
 //! [`Outcome`]: bench::Outcome
 
@@ -26,8 +29,10 @@
 mod bench;
 mod benches;
 mod commit;
+mod compare;
 mod directory;
 mod disk;
+mod document;
 mod fio;
 mod goal;
 mod latency;
@@ -36,13 +41,16 @@ mod measured;
 mod memory;
 mod metrics;
 mod needs;
+mod page;
 mod paired;
 mod peers;
 mod process;
 mod product;
+mod publish;
 mod random;
 mod report;
 mod results;
+mod saved;
 mod table;
 
 use std::ffi::OsString;
@@ -58,13 +66,14 @@ use crate::bench::{Bench, Context, Options};
 use crate::benches::methods;
 use crate::benches::mount::floor;
 use crate::benches::scaling::worker;
+use crate::publish::ReportArguments;
 use crate::report::Report;
 
 /// A goal is missed, with `--check`.
 const MISSED: u8 = 3;
 
 /// Measure Extant beside its peers.
-#[derive(Debug, Parser)]
+#[derive(Debug, Default, Parser)]
 #[command(
     name = "extant-bench",
     version,
@@ -78,8 +87,9 @@ Examples:
   extant-bench neighbour --check
   extant-bench neighbour --background-share 10 --pairs 2000
   extant-bench images --only modes --only disk --only 'qcow2 off'
+  extant-bench report                     one page of the kept results, with charts
 
-Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
+Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check),\n4 a figure is worse (report --compare)."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -134,16 +144,19 @@ struct Arguments {
     extant: Option<PathBuf>,
 }
 
-/// Internal commands, for which the bench starts itself.
+/// `report`, and internal commands, for which the bench starts itself.
 #[derive(Debug, Subcommand)]
 enum Inner {
+    Report(Box<ReportArguments>),
     #[command(name = measured::WORD, hide = true)]
     Measure {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
     #[command(name = memory::WORD, hide = true)]
-    Touch { bytes: u64 },
+    Touch {
+        bytes: u64,
+    },
     #[command(name = floor::WORD, hide = true)]
     Floor {
         #[arg(long)]
@@ -158,7 +171,10 @@ enum Inner {
         write_bytes: Option<usize>,
     },
     #[command(name = worker::WORD, hide = true)]
-    Fallocate2 { file: PathBuf, cpu: usize },
+    Fallocate2 {
+        file: PathBuf,
+        cpu: usize,
+    },
 }
 
 fn main() -> ExitCode {
@@ -189,6 +205,15 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             write_bytes,
         }) => methods::serve(file, *bytes, *write_bytes)?,
         Some(Inner::Fallocate2 { file, cpu }) => worker::serve(file, *cpu)?,
+        Some(Inner::Report(arguments)) => {
+            return publish::run(arguments, |bench, quick| {
+                let arguments = Arguments {
+                    quick,
+                    ..Arguments::default()
+                };
+                report_of(bench, &arguments)
+            });
+        }
         None => return measure(arguments),
     }
     Ok(ExitCode::SUCCESS)

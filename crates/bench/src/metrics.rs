@@ -137,6 +137,48 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     Some((sorted[sorted.len() / 2 - 1] + upper) / 2.0)
 }
 
+/// The good direction of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More is better, as of rates.
+    Higher,
+    /// Less is better, as of times, extents and memory.
+    Lower,
+}
+
+/// The good direction of `unit`; `None` where it has none: counts of requests, sizes.
+pub fn better(unit: &str) -> Option<Better> {
+    const LOWER: [&str; 14] = [
+        "s",
+        "ms",
+        "us",
+        "ns",
+        "extents",
+        "pieces",
+        "memory",
+        "waits",
+        "score",
+        "lost",
+        "added",
+        "failed",
+        "difference",
+        "B/group",
+    ];
+    let mut words = unit.split([' ', ',']);
+    // Of the machine, and rates that hold a cost.
+    if unit.contains("first touch") {
+        None
+    } else if words.clone().any(|word| {
+        LOWER.contains(&word) || word.starts_with("extents/") || word.starts_with("waits/")
+    }) {
+        Some(Better::Lower)
+    } else if words.any(|word| word.ends_with("/s") || word == "IOPS") {
+        Some(Better::Higher)
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +234,26 @@ mod tests {
         let names = ["a; c", "b"].map(str::to_owned);
         let [both, b] = names;
         assert_eq!(metrics.commands(), [(both, "run a"), (b, "run b")]);
+    }
+
+    #[test]
+    fn direction_follows_from_the_unit() {
+        for (unit, direction) in [
+            ("MiB/s", Some(Better::Higher)),
+            ("k/s in total", Some(Better::Higher)),
+            ("IOPS", Some(Better::Higher)),
+            ("s", Some(Better::Lower)),
+            ("slowest write, ms", Some(Better::Lower)),
+            ("us CPU/request", Some(Better::Lower)),
+            ("free extents/file", Some(Better::Lower)),
+            ("MiB peak memory", Some(Better::Lower)),
+            ("% lost", Some(Better::Lower)),
+            ("MiB/s first touch of memory", None),
+            ("KiB each", None),
+            ("", None),
+        ] {
+            assert_eq!(better(unit), direction, "{unit}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! SavedReport results: `docs/results/NAME.json` is a report, and the pages next to it are
+//! Saved results: `docs/results/NAME.json` is a report, and the pages next to it are
 //! generated from it.
 //!
 //! `extant-bench NAME --save` runs a bench, writes its data and makes the pages again;
@@ -10,61 +10,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
 use crate::benches;
-use crate::goal::Comparison;
 use crate::product;
 use crate::report::Report;
-use crate::table::number;
+use crate::saved::{self, SavedReport};
 
 const DIRECTORY: &str = "docs/results";
 const INDEX: &str = "README.md";
-
-/// Parts of a report that the pages show.
-#[derive(Deserialize)]
-struct SavedReport {
-    bench: String,
-    title: String,
-    machine: Machine,
-    commit: Commit,
-    date: String,
-    goals: Vec<Goal>,
-    notes: Vec<String>,
-    tables: Vec<Table>,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    cpu: String,
-    cores: usize,
-    kernel: String,
-    disk: String,
-    load: f64,
-}
-
-#[derive(Deserialize)]
-struct Commit {
-    id: Option<String>,
-    dirty: bool,
-}
-
-#[derive(Deserialize)]
-struct Goal {
-    name: String,
-    value: Option<f64>,
-    goal: f64,
-    unit: String,
-    comparison: Comparison,
-    met: Option<bool>,
-    why: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Table {
-    heading: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
 
 /// Writes the data of a run and makes the pages.
 pub fn save(report: &Report) -> Result<()> {
@@ -85,7 +38,8 @@ pub fn write_pages() -> Result<()> {
     Ok(())
 }
 
-fn directory() -> PathBuf {
+/// Where the results are.
+pub fn directory() -> PathBuf {
     product::root().join(DIRECTORY)
 }
 
@@ -95,7 +49,7 @@ fn pages() -> Result<BTreeMap<String, String>> {
     let mut index = String::from(
         "# Results\n\n\
          Made by `extant-bench pages` from the data beside it. The method and the meaning of each goal:\n\
-         [../benchmarks.md](../benchmarks.md).\n\n\
+         [../benchmarks.md](../benchmarks.md). One page with charts: `extant-bench report`.\n\n\
          | bench | date | commit | processors | load | goals met | missed |\n|---|---|---|---|---|---|---|\n",
     );
     for bench in benches::ALL {
@@ -103,11 +57,10 @@ fn pages() -> Result<BTreeMap<String, String>> {
         if !path.exists() {
             continue;
         }
-        let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-        let kept: SavedReport =
-            serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
-        writeln!(index, "{}", kept.index_row())?;
-        found.insert(format!("{}.md", kept.bench), kept.page()?);
+        for kept in saved::read(&path)? {
+            writeln!(index, "{}", kept.index_row())?;
+            found.insert(format!("{}.md", kept.bench), kept.page()?);
+        }
     }
     found.insert(INDEX.to_owned(), index);
     Ok(found)
@@ -115,7 +68,7 @@ fn pages() -> Result<BTreeMap<String, String>> {
 
 impl SavedReport {
     fn index_row(&self) -> String {
-        let of = |met: Option<bool>| self.goals.iter().filter(move |goal| goal.met == met);
+        let of = |met| self.goals_that_are(met);
         let missed: Vec<_> = of(Some(false))
             .map(|goal| format!("`{}`", goal.name))
             .collect();
@@ -123,23 +76,13 @@ impl SavedReport {
             "| [`{0}`]({0}.md) | {1} | {2} | {3} | {4} | {5} of {6} | {7} |",
             self.bench,
             self.date.get(..10).unwrap_or(&self.date),
-            self.commit(),
+            self.commit.short(),
             self.machine.cores,
             self.machine.load,
             of(Some(true)).count(),
             self.goals.len() - of(None).count(),
             missed.join(", "),
         )
-    }
-
-    fn commit(&self) -> String {
-        let id = self.commit.id.as_deref().unwrap_or("none");
-        let short = id.get(..10).unwrap_or(id);
-        if self.commit.dirty {
-            format!("{short} with changes")
-        } else {
-            short.to_owned()
-        }
     }
 
     fn page(&self) -> Result<String> {
@@ -150,7 +93,7 @@ impl SavedReport {
             "{}, commit {}. {}, {} processors, kernel {}, disk {}; load at the start {}. Medians; \
              ranges are minimum..maximum.\n\nData: [{}.json]({}.json).",
             self.date,
-            self.commit(),
+            self.commit.short(),
             machine.cpu,
             machine.cores,
             machine.kernel,
@@ -163,22 +106,17 @@ impl SavedReport {
             write!(page, "\n{}", markdown(&table.heading, &table.rows)?)?;
         }
         let goals = self.goals.iter().map(|goal| {
-            let value = goal.value.map_or_else(|| "-".to_owned(), number);
             let verdict = match goal.met {
                 Some(true) => "met",
                 Some(false) => "**missed**",
                 None => "not evaluated",
             };
-            let why = goal
-                .why
-                .as_ref()
-                .map_or(String::new(), |why| format!(": {why}"));
+            let why = goal.why.as_ref();
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
             vec![
                 format!("`{}`", goal.name),
-                format!("{} {} {}", goal.comparison, goal.goal, goal.unit)
-                    .trim_end()
-                    .to_owned(),
-                format!("{value} {}", goal.unit).trim_end().to_owned(),
+                goal.wanted(),
+                goal.found(),
                 format!("{verdict}{why}"),
             ]
         });

@@ -15,6 +15,7 @@ mod disk;
 mod figures;
 mod fill;
 mod geometry;
+mod html;
 mod json;
 mod listing;
 mod names;
@@ -68,6 +69,7 @@ Examples:
   extant map disk.raw                  a line of blocks, and the figures
   extant map -v disk.raw               every extent as well
   extant map --png map.png images/     a picture of every file below images/
+  extant map --html map.html images/   a page with the picture and a table of the figures
   extant map --json disk.raw | jq .total.fragmentation_score
   extant map --in disk.img /var/lib    files inside an ext4 image
   extant map --through --in disk.img /db    and their space in the host file
@@ -136,6 +138,11 @@ pub struct PictureArgs {
     #[arg(long, value_name = "OUT")]
     pub png: Option<PathBuf>,
 
+    /// Write a page to this file as HTML: the picture, and the figures of each file. It is one file,
+    /// for light and dark screens and for print
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+
     /// Replace picture files that are there
     #[arg(long)]
     pub force: bool,
@@ -144,13 +151,16 @@ pub struct PictureArgs {
 impl PictureArgs {
     /// Whether there are any.
     pub fn any(&self) -> bool {
-        self.svg.is_some() || self.png.is_some()
+        self.files().next().is_some()
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.svg, &self.png, &self.html];
+        files.into_iter().flatten().map(|path| &**path)
     }
 
     fn targets(&self) -> Result<Targets> {
-        let paths = self.svg.iter().chain(&self.png);
-        let paths: Vec<&Path> = paths.map(|path| &**path).collect();
-        Targets::new(&paths, self.force)
+        Targets::new(&self.files().collect::<Vec<_>>(), self.force)
     }
 }
 
@@ -265,8 +275,7 @@ fn map_files(
         .finish(&total, files, errors)
         .map_err(Stopped::Output)?;
     if has_picture {
-        let picture = Picture::new(&drawn, &total, files);
-        write_pictures(args, &picture).map_err(Stopped::Map)?;
+        write_pictures(args, &drawn, &total, files).map_err(Stopped::Map)?;
     }
     Ok(match files {
         0 => first_status,
@@ -423,13 +432,29 @@ fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
     Ok(Box::new(HostSource::new(boundary, hidden)))
 }
 
-fn write_pictures(args: &MapArgs, picture: &Picture) -> Result<()> {
-    let PictureArgs { svg, png, force } = &args.pictures;
+fn write_pictures(
+    args: &MapArgs,
+    drawn: &[Mapped],
+    total: &MapSummary,
+    files_total: u64,
+) -> Result<()> {
+    let PictureArgs {
+        svg,
+        png,
+        html,
+        force,
+    } = &args.pictures;
+    let picture = Picture::new(drawn, total, files_total);
     if let Some(path) = svg {
-        write_atomically(path, *force, &mut |out| svg::write(picture, out))?;
+        write_atomically(path, *force, &mut |out| svg::write(&picture, out))?;
     }
     if let Some(path) = png {
-        write_atomically(path, *force, &mut |out| png::write(picture, out))?;
+        write_atomically(path, *force, &mut |out| png::write(&picture, out))?;
+    }
+    if let Some(path) = html {
+        write_atomically(path, *force, &mut |out| {
+            html::write(&picture, drawn, total, files_total, out)
+        })?;
     }
     Ok(())
 }

@@ -9,9 +9,10 @@
 //!    driver of vhost-user disks
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
-//! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
-//!    libvirtd; new file systems as bytes; typed results of filefrag, e2fsck, e4defrag, stat and
-//!    qemu-img; mounted file systems on loop devices, thin devices and quota
+//! 3. `browser`, `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: pages in Chromium; packages of
+//!    other suites; a private libvirtd; new file systems as bytes; typed results of filefrag,
+//!    e2fsck, e4defrag, stat and qemu-img; mounted file systems on loop devices, thin devices and
+//!    quota
 //! 4. `faulty`, `guest`, `newer`: a FUSE file system with faults and delays; a newer kernel in
 //!    QEMU; util-linux's fallocate with `-w`
 //!
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod browser;
 pub mod busy;
 pub mod command;
 mod debian;

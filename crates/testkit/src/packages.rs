@@ -37,6 +37,9 @@ pub const PACKAGES: &[&str] = &[
     // pools and volumes, as libvirt sees them
     "libvirt-clients",
     "libvirt-daemon",
+    // pages in a browser, and the picture of cargo xtask screenshot
+    "chromium",
+    "pngquant",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

@@ -64,6 +64,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-export", &["extant-nbd"]),
     layer("extant-vhost", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
+    layer("extant-page", &[]),
     layer(
         "extant",
         &[
@@ -73,10 +74,14 @@ pub const LAYERS: &[Layer] = &[
             "extant-export",
             "extant-vhost",
             "extant-fsck",
+            "extant-page",
         ],
     ),
     tool(TEST_KIT, &["extant-space"]),
-    tool(BENCH, &["extant-pool", "extant-mount", TEST_KIT]),
+    tool(
+        BENCH,
+        &["extant-pool", "extant-mount", "extant-page", TEST_KIT],
+    ),
     tool("extant-examples", &["extant-hostfs"]),
     tool("xtask", &[]),
 ];

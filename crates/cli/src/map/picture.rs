@@ -20,8 +20,8 @@ use super::fill::Fill;
 use super::listing::Mapped;
 use super::names;
 
-pub(super) use self::model::{Anchor, Color, Label, Rect, Style};
-use self::model::{BACKGROUND, FAINT_INK, INK, PANEL, PLACE};
+pub(super) use self::model::{Anchor, Color, Label, Rect, Style, color_of};
+use self::model::{BACKGROUND, FAINT_INK, INK, PANEL, PLACE, boundary_on};
 
 /// Cells a file needs to be drawn.
 pub(super) const CELLS: usize = 860;
@@ -144,12 +144,12 @@ impl Picture {
             if fill == Fill::Shared && !files.iter().any(is_seen) {
                 continue;
             }
-            self.rect(x, y + 5, 24, 24, Color::of(fill));
+            self.rect(x, y + 5, 24, 24, color_of(fill));
             x = self.legend_text(x + 34, fill.name());
         }
-        let written = Color::of(Fill::Written);
+        let written = color_of(Fill::Written);
         self.rect(x, y + 5, 24, 24, written);
-        self.rect(x + 11, y + 5, 2, 24, written.boundary());
+        self.rect(x + 11, y + 5, 2, 24, boundary_on(written));
         x = self.legend_text(x + 34, "a fragment begins");
         self.rect(x, y + 5, 24, 24, PANEL);
         for step in 0..5 {
@@ -173,7 +173,7 @@ impl Picture {
             y: self.height,
             width: PLOT_WIDTH,
             height: row.bar,
-            color: Color::of(Fill::Hole),
+            color: color_of(Fill::Hole),
         };
         self.bars.push(bar);
         let cells = file.cells.resampled(CELLS);
@@ -231,13 +231,13 @@ impl Picture {
             let mut bottom = bar.y + bar.height;
             for (fill, height) in Fill::ALL.into_iter().zip(run[0]) {
                 bottom -= height;
-                self.rect(x, bottom, width, height, Color::of(fill));
+                self.rect(x, bottom, width, height, color_of(fill));
             }
             x += width;
         }
         for (at, cell) in cells.iter().enumerate() {
             if cell.boundaries > 0 {
-                let color = Color::of(cell.dominant().0).boundary();
+                let color = boundary_on(color_of(cell.dominant().0));
                 self.rect(bar.x + at as u32 * CELL_WIDTH, bar.y, 1, bar.height, color);
             }
         }

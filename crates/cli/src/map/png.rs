@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::map::fill::Fill;
     use crate::map::listing::Opened;
-    use crate::map::picture::{CELLS, Color};
+    use crate::map::picture::{CELLS, Color, color_of};
     use crate::map::samples;
 
     fn drawn(names: &[&str], extents: &[Extent]) -> (Picture, Pixmap) {
@@ -87,7 +87,7 @@ mod tests {
             for (at, fill) in Fill::ALL.into_iter().enumerate() {
                 let x = bar.x + bar.width * (2 * at as u32 + 1) / 8;
                 let y = bar.y + bar.height / 2;
-                assert_eq!(color(&image, x, y), Color::of(fill));
+                assert_eq!(color(&image, x, y), color_of(fill));
             }
         }
     }

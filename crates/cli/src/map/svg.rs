@@ -6,23 +6,28 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::picture::{Anchor, Color, Label, Picture, Style};
+use super::picture::{Anchor, Label, Picture, Style};
+
+/// For readers who do not see the picture; the figures are in the text and in the page.
+const DESCRIPTION: &str = "For each file a bar by offset in the file, coloured by state, and \
+    below it the places of its extents on the device.";
 
 /// Writes the document.
 pub(super) fn write(picture: &Picture, out: &mut dyn Write) -> io::Result<()> {
     let Picture { width, height, .. } = *picture;
     writeln!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {width} {height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"'DejaVu Sans Mono',monospace\" shape-rendering=\"crispEdges\">",
         width / 2,
         height / 2
     )?;
     writeln!(out, "<title>{}</title>", escaped(&picture.title))?;
+    writeln!(out, "<desc>{DESCRIPTION}</desc>")?;
     writeln!(
         out,
         "<path class=\"background\" fill=\"{}\" d=\"M0 0h{width}v{height}h-{width}z\"/>",
-        hex(picture.background)
+        picture.background.hex()
     )?;
     for bar in &picture.bars {
         writeln!(
@@ -32,11 +37,11 @@ pub(super) fn write(picture: &Picture, out: &mut dyn Write) -> io::Result<()> {
             bar.y,
             bar.width,
             bar.height,
-            hex(bar.color)
+            bar.color.hex()
         )?;
     }
     for run in picture.rects.chunk_by(|a, b| a.color == b.color) {
-        write!(out, "<path fill=\"{}\" d=\"", hex(run[0].color))?;
+        write!(out, "<path fill=\"{}\" d=\"", run[0].color.hex())?;
         for rect in run {
             let (width, height) = (rect.width, rect.height);
             write!(out, "M{} {}h{width}v{height}h-{width}z", rect.x, rect.y)?;
@@ -67,13 +72,9 @@ fn write_label(label: &Label, out: &mut dyn Write) -> io::Result<()> {
         label.x,
         label.y + line * 4 / 5,
         label.style.advance() * 5 / 3,
-        hex(label.color),
+        label.color.hex(),
         escaped(&label.text)
     )
-}
-
-fn hex(color: Color) -> String {
-    format!("#{:02x}{:02x}{:02x}", color.0, color.1, color.2)
 }
 
 /// Text escaped for XML; characters that XML 1.0 cannot hold are replaced.
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::map::listing::Opened;
-    use crate::map::picture::CELLS;
+    use crate::map::picture::{CELLS, color_of};
     use crate::map::samples;
 
     fn drawn(names: &[&str]) -> String {
@@ -142,7 +143,7 @@ mod tests {
     fn states_have_their_colours() {
         let svg = drawn(&["a"]);
         for fill in crate::map::fill::Fill::ALL {
-            assert!(svg.contains(&hex(Color::of(fill))), "{fill:?}");
+            assert!(svg.contains(&color_of(fill).hex()), "{fill:?}");
         }
     }
 }

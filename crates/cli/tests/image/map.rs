@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use extant_testkit::browser::{self, Scheme};
 use extant_testkit::oracle::qemu::{qemu, qemu_img};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
@@ -176,5 +177,34 @@ fn file_in_one_piece_needs_no_defragmentation_whatever_its_states() {
     let words = ["in 1 fragment", "no problem", "32 extents where 1 would do"];
     for words in words {
         assert!(answer.stdout.contains(words), "{answer}");
+    }
+}
+
+#[test]
+fn page_opens_in_a_browser_with_picture_and_figures_of_every_file() {
+    require!(requires::tool("chromium"));
+    let work = Workdir::new();
+    let place = work.path();
+    create(&place.join("a.raw"), "4MiB", &[]).success();
+    fs::write(place.join("<b>.raw"), [7; 8192]).unwrap();
+    map(place, &["a.raw", "--html", "a.raw"]).refused(4, &["a.raw", "--force"]);
+    map(place, &["a.raw", "<b>.raw", "--html", "map.html"]).success();
+    let page = place.join("map.html");
+    for (scheme, behind) in [
+        (Scheme::Light, [0xff; 3]),
+        (Scheme::Dark, [0x14, 0x18, 0x1d]),
+    ] {
+        let view = browser::open(&page, scheme, (1000, 700));
+        assert_eq!(view.messages, [""; 0]);
+        assert_eq!(view.pixels[0], behind);
+        assert!(view.colors() > 8, "{scheme:?}: {}", view.colors());
+        assert_eq!(view.document.matches("class=\"bar\"").count(), 2);
+        for part in [
+            "<th scope=\"row\">a.raw</th><td>4 MiB</td><td>4 MiB</td>",
+            "<th scope=\"row\">&lt;b&gt;.raw</th><td>8 KiB</td>",
+            "<th scope=\"row\">all 2 files</th>",
+        ] {
+            assert!(view.document.contains(part), "{part}: {}", view.document);
+        }
     }
 }

@@ -1,38 +1,33 @@
 //! Elements of pictures: coloured rectangles and lines of text.
 
+use extant_page::{self as page, Tone};
+
 use crate::map::fill::Fill;
 
-pub(in crate::map) const BACKGROUND: Color = Color(0xff, 0xff, 0xff);
-pub(in crate::map) const INK: Color = Color(0x1f, 0x29, 0x33);
-pub(in crate::map) const FAINT_INK: Color = Color(0x6b, 0x77, 0x85);
-pub(in crate::map) const PANEL: Color = Color(0xf4, 0xf6, 0xf8);
-pub(in crate::map) const LINE: Color = Color(0xd5, 0xda, 0xe0);
-pub(in crate::map) const PLACE: Color = Color(0x2b, 0x5c, 0x9e);
+pub(in crate::map) use extant_page::Color;
 
-/// Red, green, blue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::map) struct Color(
-    pub(in crate::map) u8,
-    pub(in crate::map) u8,
-    pub(in crate::map) u8,
-);
+pub(in crate::map) const BACKGROUND: Color = page::PAGE.light;
+pub(in crate::map) const INK: Color = page::INK.light;
+pub(in crate::map) const FAINT_INK: Color = page::FAINT_INK.light;
+pub(in crate::map) const PANEL: Color = page::PANEL.light;
+pub(in crate::map) const LINE: Color = page::LINE.light;
+pub(in crate::map) const PLACE: Color = page::PLACE.light;
 
-impl Color {
-    /// The colour of a state.
-    pub(in crate::map) fn of(fill: Fill) -> Self {
-        match fill {
-            Fill::Written => Self(0x2f, 0xa3, 0x6f),
-            Fill::Shared => Self(0x8a, 0x63, 0xc9),
-            Fill::Unwritten => Self(0xf2, 0xb5, 0x3c),
-            Fill::Hole => Self(0xe3, 0xe7, 0xec),
-        }
-    }
+/// The colour of a state.
+pub(in crate::map) fn color_of(fill: Fill) -> Color {
+    let Tone { light, .. } = match fill {
+        Fill::Written => page::WRITTEN,
+        Fill::Shared => page::SHARED,
+        Fill::Unwritten => page::UNWRITTEN,
+        Fill::Hole => page::HOLE,
+    };
+    light
+}
 
-    /// The line where a fragment begins, visible on the state's own colour.
-    pub(in crate::map) fn boundary(self) -> Self {
-        let darker = |part: u8| (u16::from(part) * 9 / 20) as u8;
-        Self(darker(self.0), darker(self.1), darker(self.2))
-    }
+/// The line where a fragment begins, visible on `color`, that of the state.
+pub(in crate::map) fn boundary_on(color: Color) -> Color {
+    let darker = |part: u8| (u16::from(part) * 9 / 20) as u8;
+    Color(darker(color.0), darker(color.1), darker(color.2))
 }
 
 /// A filled rectangle.

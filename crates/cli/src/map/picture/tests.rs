@@ -67,10 +67,10 @@ fn bar_is_cut_where_the_state_changes() {
     assert_eq!(
         cuts,
         [
-            (0, quarter, Color::of(Fill::Written)),
-            (quarter, quarter, Color::of(Fill::Shared)),
-            (2 * quarter, quarter, Color::of(Fill::Unwritten)),
-            (3 * quarter, quarter, Color::of(Fill::Hole)),
+            (0, quarter, color_of(Fill::Written)),
+            (quarter, quarter, color_of(Fill::Shared)),
+            (2 * quarter, quarter, color_of(Fill::Unwritten)),
+            (3 * quarter, quarter, color_of(Fill::Hole)),
         ]
     );
 }
