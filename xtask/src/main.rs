@@ -7,8 +7,9 @@
 //!
 //! 1. `runner`, `step`: the runner of test programs; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the package
-//!    registry; packages; instruction counts; README's picture; the machine's packages; house rules
+//! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
+//!    package registry; packages; instruction counts; README's picture; the machine's packages;
+//!    house rules
 //! 4. `deny`, `suites`, `test`: licences; third-party suites; all tests
 //! 5. `ci`: all of CI
 

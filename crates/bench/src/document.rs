@@ -31,7 +31,7 @@ pub fn goals() -> impl Iterator<Item = DocumentedGoal> {
 pub struct Method {
     /// In Markdown, as the others.
     pub what: String,
-    /// Who is measured beside Extant.
+    /// The other tools that are measured.
     pub peers: String,
     /// Disk space and time that the bench takes.
     pub files: String,

@@ -22,7 +22,7 @@ pub struct SavedReport {
     pub title: String,
     /// Where it ran.
     pub machine: SavedMachine,
-    /// What ran.
+    /// The commit of the tree.
     pub commit: SavedCommit,
     /// When, in UTC.
     pub date: String,
@@ -62,7 +62,7 @@ pub struct SavedMachine {
 }
 
 impl SavedMachine {
-    /// What must be equal for figures to be comparable: everything but the load.
+    /// The properties by which figures are comparable: everything but the load.
     pub fn line(&self) -> String {
         format!(
             "{}, {} processors, {}, kernel {}, disk {}, {}",

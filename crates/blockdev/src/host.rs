@@ -15,9 +15,9 @@
 //! does nothing and an assign is refused; a method that the kernel has refused is not tried again.
 //!
 //! A batch is in flight as a whole, up to the depth, through io_uring, Linux AIO or from threads
-//! (`engine.rs`, `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves data, also
-//! shared (reflinked) data: it remains shared, and a write to it allocates as before. On a
-//! copy-on-write file system every write does.
+//! (`engine.rs`, `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves
+//! data, also shared (reflinked) data: it remains shared, and a write to it allocates as before. On
+//! a copy-on-write file system every write does.
 //!
 //! A failed flush fails all later flushes, and all that overlapped it (`syncs.rs`): the kernel
 //! reports an error once and then forgets the data.

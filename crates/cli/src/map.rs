@@ -138,8 +138,8 @@ pub struct PictureArgs {
     #[arg(long, value_name = "OUT")]
     pub png: Option<PathBuf>,
 
-    /// Write a page to this file as HTML: the picture, and the figures of each file. It is one file,
-    /// for light and dark screens and for print
+    /// Write a page to this file as HTML: the picture, and the figures of each file. It is one
+    /// file, for light and dark screens and for print
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use extant_blockdev::{
-    Device, HostAccess, HostCache, HostEnd, HostEngine, HostOptions, LoopAccess, LoopDevice, LoopOptions,
-    Statistics,
+    Device, HostAccess, HostCache, HostEnd, HostEngine, HostOptions, LoopAccess, LoopDevice,
+    LoopOptions, Statistics,
 };
 use extant_ext4::{File, FollowLast};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores};
@@ -119,7 +119,7 @@ pub enum Aio {
 }
 
 impl Aio {
-    /// What is at work where this was chosen.
+    /// The engine that runs where this was chosen.
     fn at_work(self) -> Self {
         match HostEngine::from(self).at_work() {
             HostEngine::Threads => Self::Threads,

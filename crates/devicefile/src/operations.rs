@@ -298,9 +298,10 @@ impl Operations for DeviceFile {
             self.resize(0)?;
         }
         Ok(Opened {
-            handle: match flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-                true => SYNCHRONOUS,
-                false => Handle::default(),
+            handle: if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+                SYNCHRONOUS
+            } else {
+                Handle::default()
             },
             flags: OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES,
         })

@@ -493,9 +493,12 @@ impl Queue {
         let descriptors: Vec<RawDescriptor> = parts
             .iter()
             .enumerate()
-            .map(|(at, &(address, length, flags))| match at == last {
-                true => (address, length, flags, 0),
-                false => (address, length, flags | flag::NEXT, first + at as u16 + 1),
+            .map(|(at, &(address, length, flags))| {
+                if at == last {
+                    (address, length, flags, 0)
+                } else {
+                    (address, length, flags | flag::NEXT, first + at as u16 + 1)
+                }
             })
             .collect();
         if self.is_indirect {

@@ -205,7 +205,7 @@ fn walk(
             if is_indirect || descriptor.has_next() {
                 return Err("an indirect table that is not the end of a chain");
             }
-            if bytes == 0 || bytes % DESCRIPTOR_BYTES != 0 {
+            if bytes == 0 || !bytes.is_multiple_of(DESCRIPTOR_BYTES) {
                 return Err("an indirect table of a wrong length");
             }
             is_indirect = true;
@@ -327,7 +327,7 @@ fn transfer(
     let length = length(data);
     offset
         .filter(|offset| offset.checked_add(length).is_some())
-        .filter(|_| length % SECTOR_BYTES == 0 && data.iter().all(is_valid))
+        .filter(|_| length.is_multiple_of(SECTOR_BYTES) && data.iter().all(is_valid))
         .ok_or(Status::Failed)
 }
 
@@ -336,7 +336,7 @@ fn ranges(memory: &GuestMemoryMmap, data: &Parts) -> Result<Vec<(ByteRange, u32)
     const BYTES: u64 = size_of::<RangeOfSectors>() as u64;
     let length = length(data);
     let count = (length / BYTES) as usize;
-    if length == 0 || length % BYTES != 0 || count > RANGES_MAX {
+    if length == 0 || !length.is_multiple_of(BYTES) || count > RANGES_MAX {
         return Err(Status::Failed);
     }
     let mut entries = vec![RangeOfSectors::new_zeroed(); count];

@@ -313,9 +313,8 @@ impl TransferStream for Transfers<'_> {
                 return Some(transfer);
             }
             let context = self.context;
-            if self.current.is_some() && self.in_flight == 0 {
+            if let (Some(at), 0) = (self.current, self.in_flight) {
                 // Without memory for a single buffer.
-                let at = self.current.expect("checked above");
                 self.active[at].as_mut().expect("current").has_failed = true;
                 continue;
             }

@@ -7,8 +7,8 @@
 //!   ([`server`]). fio's NBD engine is the client of both ([`load`]).
 //! - On the machine's disk, and on ext4 over a loop device over memory, where the disk is no limit
 //!   (not with `--quick`).
-//! - The same writes by the way of host I/O (`--aio` of both servers), also durable, on XFS, and with
-//!   clusters filled ([`modes`]).
+//! - The same writes by the way of host I/O (`--aio` of both servers), also durable, on XFS, and
+//!   with clusters filled ([`modes`]).
 //! - Reference: the kernel without a server ([`floor`]).
 //! - Creation times of the images ([`creation`]).
 

@@ -166,6 +166,8 @@ fn file_system_on_a_loop_device_over_the_disk_survives_fio_and_checks_clean() {
             "--fsync=64",
         ];
         let mut fio = tool("fio");
+        // It leaves a file in its directory.
+        fio.current_dir(stand.work.path());
         let ended = extant_testkit::command::run(
             fio.args(job)
                 .arg(format!("--directory={}", files.display())),
@@ -211,6 +213,7 @@ fn fio_verifies_direct_writes_of_the_disk_at_depth() {
         ];
         must(
             tool("fio")
+                .current_dir(stand.work.path())
                 .args(job)
                 .arg(format!("--filename={}", stand.disk().display())),
         );

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use extant_testkit::oracle;
+use extant_testkit::oracle::qemu::{qemu, qemu_img};
+use extant_testkit::require;
 use extant_testkit::vhost_client::{Client, Op, Options, Ram, kind, status};
 use rustix::process::Signal;
 
@@ -82,16 +83,10 @@ fn ready_message_names_the_socket() {
 
 #[test]
 fn killed_server_is_replaced_and_every_request_is_completed_once() {
+    require!(qemu_img());
     let stand = Stand::new();
     let image = stand.path("a.qcow2");
-    oracle::qemu::qemu_img(&[
-        "create",
-        "-q",
-        "-f",
-        "qcow2",
-        image.to_str().unwrap(),
-        "64M",
-    ]);
+    qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"64M"]);
     let words = ["a.qcow2", "--vhost-user", "v", "--cache", "none"];
     let ram = Ram::new(1);
     let write = |slot: u16| Op::write(u64::from(slot) * 256, &noise(slot.into(), 4096));
@@ -129,8 +124,7 @@ fn killed_server_is_replaced_and_every_request_is_completed_once() {
     );
     serving.running.stop(Signal::KILL);
     let raw = stand.path("out.raw");
-    let paths = [&image, &raw].map(|path| path.to_str().unwrap());
-    oracle::qemu::qemu_img(&["convert", "-f", "qcow2", "-O", "raw", paths[0], paths[1]]);
+    qemu(&[&"convert", &"-f", &"qcow2", &"-O", &"raw", &image, &raw]);
     let bytes = fs::read(raw).unwrap();
     for slot in 0..100_u16 {
         let at = usize::from(slot) * 256 * SECTOR;

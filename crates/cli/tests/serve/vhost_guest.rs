@@ -63,7 +63,7 @@ fn machine_continues_with_a_larger_disk_and_a_replaced_server() {
         "--discard",
         "unmap",
     ];
-    let mut serving = stand.serve(&words);
+    let first = stand.serve(&words);
     let options = Options {
         disks: vec![Disk {
             file: stand.path("v"),
@@ -72,7 +72,8 @@ fn machine_continues_with_a_larger_disk_and_a_replaced_server() {
         shared: Some(shared.clone()),
         ..Options::default()
     };
-    let output = thread::scope(|scope| {
+    let (output, serving) = thread::scope(|scope| {
+        let mut serving = first;
         let machine = scope.spawn(|| Guest::run(SCRIPT, &options));
         let reached = |name: &str| machine.is_finished() || shared.join(name).exists();
         while !reached("grow") {
@@ -88,7 +89,7 @@ fn machine_continues_with_a_larger_disk_and_a_replaced_server() {
             serving = stand.serve(&words);
         }
         fs::write(shared.join("killed"), "").unwrap();
-        machine.join().unwrap()
+        (machine.join().unwrap(), serving)
     });
     assert_eq!(output.status, 0, "{}", output.text);
     serving.end();

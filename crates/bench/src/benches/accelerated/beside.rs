@@ -1,7 +1,7 @@
 //! The second table of "Forced zeroes": its two jobs, alone and beside the creation of files.
 //!
-//! The costs have no goals: all requests share the processor that emulates the disk, and the job one
-//! of the guest's. The goals compare with `dd` beside the job, which makes far less meanwhile.
+//! The costs have no goals: all requests share the processor that emulates the disk, and the job
+//! one of the guest's. The goals compare with `dd` beside the job, which makes far less meanwhile.
 
 use std::path::Path;
 use std::process::Command;

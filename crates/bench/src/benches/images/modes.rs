@@ -32,7 +32,7 @@ pub(super) const FULL_OVER_FALLOC: &str = "durable-full-over-falloc";
 
 const RATE: &str = "requests/s";
 
-/// What a client does.
+/// The requests of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
     /// 64 at a time.

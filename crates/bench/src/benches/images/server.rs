@@ -47,7 +47,7 @@ impl fmt::Display for Aio {
     }
 }
 
-/// What QEMU does with the rest of a new cluster.
+/// Treatment of the rest of a new cluster by QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// It is zeroed, by `fallocate`.
