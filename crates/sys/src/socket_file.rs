@@ -140,6 +140,8 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // The link keeps the number of the inode in use: the next socket gets another one.
+        fs::hard_link(&path, directory.path().join("link")).unwrap();
         drop(socket);
         let (_socket, file) = bind().unwrap();
         stale.remove();
