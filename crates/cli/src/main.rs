@@ -11,8 +11,8 @@
 //!    `trace`, `words`: output
 //! 2. `file_location`, `image_format`, `image_options`, `layers`: single values
 //! 3. `exit`, `fs_image`, `log`: exit status, ext4 file systems in files, the log of a server
-//! 4. `in_image`, `man`, `map`, `progress`, `signals`, `umount`: files inside file-system images,
-//!    and commands that need no others
+//! 4. `in_image`, `man`, `map`, `progress`, `signals`, `ublk`, `umount`: files inside file-system
+//!    images, and commands that need no others
 //! 5. `arguments`, `fallocate`, `generate`, `mount`: arguments of long operations
 //! 6. `assign`, `create`, `fs`, `pool`: layers below files, new files, file-system images, pools
 //! 7. `source`: the devices of servers
@@ -56,6 +56,7 @@ mod system_log;
 mod table;
 mod terminal;
 mod trace;
+mod ublk;
 mod umount;
 mod vol;
 mod words;
@@ -98,6 +99,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Serve(serve::ServeArgs),
+    Ublk(ublk::UblkArgs),
     Pool(pool::PoolCommandArgs),
     Vol(vol::VolArgs),
     Job(job::JobArgs),
@@ -167,6 +169,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),
         Command::Serve(args) => serve::run(&args, &arguments, &cancel),
+        Command::Ublk(args) => ublk::run(&args),
         Command::Pool(args) => pool::run(&args, &cancel),
         Command::Vol(args) => vol::run(&args, &cancel),
         Command::Job(args) => job::run(&args, &cancel),

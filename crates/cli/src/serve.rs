@@ -12,6 +12,7 @@ mod listen;
 mod pid_file;
 mod ready;
 mod server;
+mod ublk;
 mod vhost;
 
 use std::ffi::{OsStr, OsString};
@@ -48,6 +49,7 @@ Examples:
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
   extant serve --pool vms web.qcow2 --socket s      a volume of a pool
   extant serve vm.qcow2 --vhost-user /run/vm.sock   a disk of a virtual machine, with shared memory
+  extant serve vm.qcow2 --ublk                      /dev/ublkb0, a disk of this machine
   extant serve vm.raw --listen 0.0.0.0:10809 --tls-creds /etc/pki/qemu
   nbdinfo [ extant serve vm.raw ]                   by a socket that the client hands over, as systemd does
 
@@ -60,6 +62,8 @@ A vhost-user socket is open to its owner alone, and has one client at a time; af
 the other one continues. docs/guide/vhost-user.md has the options of QEMU, cloud-hypervisor and libvirt.
 SIGINT, SIGTERM or SIGHUP ends the server; a second SIGTERM ends it as a crash would. With --fork its
 process number is printed on stderr, or written to --pid-file or --json: kill $(cat s.pid).
+With --ublk a disk in use is served until it is released. If the server is killed, users of the disk wait
+until the same command with --ublk=N continues it; extant ublk list shows such disks.
 SIGUSR1 prints what clients have done so far.
 Exit status: see extant --help.")]
 pub struct ServeArgs {
@@ -88,6 +92,23 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value = "4", requires = "vhost_user")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub queues: u16,
+
+    /// Make a disk of this machine, /dev/ublkbN, instead of an export: with the first free number
+    /// or this one. A disk with this number that lost its server is continued (Linux 6.5)
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "any",
+        value_parser = ublk::parse_number,
+        conflicts_with_all = ["socket", "listen", "vhost_user", "name", "description", "tls_creds"]
+    )]
+    pub ublk: Option<ublk::DiskNumber>,
+
+    /// Remove the disk when the server dies, instead of letting its users wait for the next server
+    #[arg(long, requires = "ublk")]
+    pub no_recovery: bool,
 
     /// The name of the export, with one file
     #[arg(long, short = 'x')]

@@ -63,6 +63,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-devicefile", &["extant-blockdev", "extant-fuse"]),
     layer("extant-export", &["extant-nbd"]),
     layer("extant-vhost", &["extant-blockdev"]),
+    layer("extant-ublk", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer("extant-page", &[]),
     layer(
@@ -73,6 +74,7 @@ pub const LAYERS: &[Layer] = &[
             "extant-devicefile",
             "extant-export",
             "extant-vhost",
+            "extant-ublk",
             "extant-fsck",
             "extant-page",
         ],

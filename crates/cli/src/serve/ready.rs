@@ -1,7 +1,10 @@
 //! The server's ready message, with its addresses.
 
+use std::path::Path;
+
 use extant_blockdev::Device;
 use extant_export::{Access, Address, Scheme};
+use extant_ublk::Disk;
 use serde::Serialize;
 
 use super::vhost::Disks;
@@ -26,6 +29,9 @@ struct ReadyExport {
     uris: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vhost_user: Option<String>,
+    /// The disk of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
 }
 
 impl Ready {
@@ -37,22 +43,25 @@ impl Ready {
         disks: &Disks,
     ) -> Self {
         let exports = sources.iter().enumerate().map(|(at, source)| ReadyExport {
-            name: source.name.clone(),
-            path: source.path.to_string_lossy().into_owned(),
-            size_bytes: source.device.geometry().size,
-            access: match access {
-                Access::ReadOnly => "read-only",
-                Access::ReadWrite => "read-write",
-            },
-            aio: source.aio,
             uris: addresses
                 .iter()
                 .map(|address| address.uri(&source.name, scheme))
                 .collect(),
-            vhost_user: disks
-                .path(at)
-                .map(|path| path.to_string_lossy().into_owned()),
+            vhost_user: disks.path(at).map(text),
+            ..ReadyExport::of(source, access)
         });
+        Self::new(exports)
+    }
+
+    pub(super) fn of_disks(sources: &[Source], access: Access, disks: &[Disk]) -> Self {
+        let exports = sources.iter().zip(disks);
+        Self::new(exports.map(|(source, disk)| ReadyExport {
+            device: Some(text(&disk.path())),
+            ..ReadyExport::of(source, access)
+        }))
+    }
+
+    fn new(exports: impl Iterator<Item = ReadyExport>) -> Self {
         Self {
             event: "serving",
             pid: std::process::id(),
@@ -65,14 +74,34 @@ impl Ready {
         print::json_line(self)
     }
 
-    /// A line for each URI and each vhost-user socket.
-    pub(super) fn uris(&self) -> String {
-        let uris: Vec<_> = self
-            .exports
-            .iter()
-            .flat_map(|export| export.uris.iter().chain(&export.vhost_user))
-            .map(String::as_str)
-            .collect();
-        uris.join("\n")
+    /// A line for each URI, each vhost-user socket and each disk.
+    pub(super) fn lines(&self) -> String {
+        let lines = self.exports.iter().flat_map(|export| {
+            let uris = export.uris.iter().chain(&export.vhost_user);
+            uris.chain(&export.device).map(String::as_str)
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
+}
+
+impl ReadyExport {
+    fn of(source: &Source, access: Access) -> Self {
+        Self {
+            name: source.name.clone(),
+            path: text(&source.path),
+            size_bytes: source.device.geometry().size,
+            access: match access {
+                Access::ReadOnly => "read-only",
+                Access::ReadWrite => "read-write",
+            },
+            aio: source.aio,
+            uris: Vec::new(),
+            vhost_user: None,
+            device: None,
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }

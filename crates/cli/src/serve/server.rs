@@ -19,7 +19,7 @@ use super::listen::Wanted;
 use super::pid_file::PidFile;
 use super::ready::Ready;
 use super::vhost::Disks;
-use super::{ServeArgs, events};
+use super::{ServeArgs, events, ublk};
 use crate::background::{self, RunMode};
 use crate::log::Log;
 use crate::print;
@@ -32,6 +32,13 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Result<ExitCode> {
     if mode == RunMode::Background {
         background::leave_terminal();
+    }
+    if args.ublk.is_some() {
+        ublk::check(args)?;
+        let sources = Sources::open(&args.source, &args.wanted()?)?;
+        let served = ublk::serve(args, mode, cancel, &sources);
+        sources.close(served)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let wanted = Wanted::of(args)?;
     let tls = tls(args)?;
@@ -112,25 +119,13 @@ fn serve(
         scheme,
         &disks,
     );
-    let word = match (args.json, reached.is_handed_over) {
-        (true, _) => ready.json(),
+    if reached.is_handed_over && !args.json {
         // The client that started this program uses stdout for its own output.
-        (false, true) => String::new(),
-        (false, false) => ready.uris(),
-    };
-    match mode {
-        RunMode::Foreground if word.is_empty() => {}
-        RunMode::Foreground => {
-            // The reader may have closed the output.
-            print::text(word);
+        if mode == RunMode::Background {
+            background::let_go("")?;
         }
-        RunMode::Background => {
-            if args.pid_file.is_none() && !args.json {
-                let pid = std::process::id();
-                eprintln!("extant: serving as process {pid}; kill {pid} ends it");
-            }
-            background::let_go(&word)?;
-        }
+    } else {
+        announce(args, mode, &ready)?;
     }
     for signal in signals.forever() {
         if signal != SIGUSR1 {
@@ -151,4 +146,27 @@ fn serve(
         }
         (ended, _) => ended,
     }
+}
+
+/// Says that clients can connect, and detaches a server of the background.
+pub(super) fn announce(args: &ServeArgs, mode: RunMode, ready: &Ready) -> Result<()> {
+    let word = if args.json {
+        ready.json()
+    } else {
+        ready.lines()
+    };
+    match mode {
+        RunMode::Foreground => {
+            // The reader may have closed the output.
+            print::text(word);
+        }
+        RunMode::Background => {
+            if args.pid_file.is_none() && !args.json {
+                let pid = std::process::id();
+                eprintln!("extant: serving as process {pid}; kill {pid} ends it");
+            }
+            background::let_go(&word)?;
+        }
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@
 mod probe;
 mod sections;
 mod stack;
+mod ublk;
 mod write_zeroes;
 
 #[path = "../support/mod.rs"]
