@@ -2,7 +2,7 @@
 //!
 //! A summary of benches and goals, the comparison with older results if there is one, then a
 //! section for each bench. Texts about methods come from docs/benchmarks.md
-//! ([`document`](crate::document)).
+//! ([`document`]).
 
 mod changes;
 mod chart;

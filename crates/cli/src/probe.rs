@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use extant_hostfs::{DeviceProbe, DiskLimits, FileProbe, LayerProbes, ModeResult, ProbeReport};
 use extant_space::{ByteSize, Error};
+use serde::Serialize;
 
 use crate::create::describe_plan;
 use crate::exit::Style;
@@ -39,6 +40,32 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
+/// The report, and what concerns the machine instead of the place.
+#[derive(Serialize)]
+struct Probe<'r> {
+    #[serde(flatten)]
+    report: &'r ProbeReport,
+    ublk: Ublk,
+}
+
+/// Whether `extant serve --ublk` works here.
+#[derive(Serialize)]
+struct Ublk {
+    is_supported: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl Ublk {
+    fn probe() -> Self {
+        let reason = extant_ublk::availability().err();
+        Self {
+            is_supported: reason.is_none(),
+            reason: reason.map(|error| error.to_string()),
+        }
+    }
+}
+
 /// Probes the place and prints the result.
 pub fn run(args: &ProbeArgs) -> ExitCode {
     let found = refuse_export(&args.path).and_then(|()| {
@@ -50,7 +77,10 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
         extant_hostfs::probe
     };
     match found.and_then(|_| probe(&args.path)) {
-        Ok(report) if args.json => print::json(&report),
+        Ok(report) if args.json => print::json(&Probe {
+            report: &report,
+            ublk: Ublk::probe(),
+        }),
         Ok(report) => print::text(describe(&report)),
         Err(error) => exit::report(&error, Style::Line),
     }
@@ -94,6 +124,11 @@ fn describe(report: &ProbeReport) -> String {
     if let Some(through) = &report.through {
         describe_layers(&mut out, through);
     }
+    let ublk = match Ublk::probe().reason {
+        None => "extant serve --ublk makes disks".to_owned(),
+        Some(reason) => format!("no: {reason}"),
+    };
+    print::row(&mut out, "ublk", ublk);
     out
 }
 

@@ -230,3 +230,24 @@ fn port_with_a_listener_is_in_use() {
     let answer = run(stand.command(&words).arg("--json"));
     answer.refused_json(4, "in-use");
 }
+
+#[test]
+fn ublk_disk_is_refused_and_probed_where_the_driver_is_missing() {
+    require!(requires::root(), requires::tool("unshare"));
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    // A machine that has the driver loses it for the command.
+    let hidden = "if [ -e /dev/ublk-control ]; then mount --bind /dev/null /dev/ublk-control; fi; exec \"$@\"";
+    let without_driver = |words: &[&str]| {
+        let mut command = tool("unshare");
+        command.args(["-m", "sh", "-c", hidden, "sh", env!("CARGO_BIN_EXE_extant")]);
+        run(command.args(words).current_dir(stand.work.path()))
+    };
+    without_driver(&["serve", "a.raw", "--ublk"]).refused(5, &["ublk", "Linux 6."]);
+    let probe = without_driver(&["probe", "--json"]).success();
+    assert_eq!(probe.json()["ublk"]["is_supported"], false, "{probe}");
+    assert!(probe.text("/ublk/reason").contains("ublk"), "{probe}");
+    stand.sparse("b.raw", 1);
+    let words = ["serve", "a.raw", "b.raw", "--ublk=3"];
+    without_driver(&words).refused(2, &["--ublk=N is for one file"]);
+}
