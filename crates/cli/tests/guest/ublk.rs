@@ -150,17 +150,17 @@ blkdiscard -o 8M -l 8M $disk
 blkdiscard -z -o 32M -l 8M $disk
 mark zeros; cmp -n 8388608 -i 33554432:0 $disk /dev/zero && echo zeros
 sync; mark map; extant map --json /mnt/a.raw
-kill $server; ends
+mark ended; kill $server; ends
 serve /mnt/a.raw --ublk
 queue=/sys/block/${disk#/dev/}/queue
 mark kept; cat $queue/discard_max_bytes
 blkdiscard -z -o 0 -l 4M $disk
 sync; mark kept-map; extant map --json /mnt/a.raw
-kill $server; ends
+mark ended; kill $server; ends
 mark file; mkfs.ext4 -q -F /mnt/a.raw; serve /mnt/a.raw --ublk --discard unmap
 mkdir -p /tmp/m; mount $disk /tmp/m
 mark written; extant fallocate -w -l 8MiB /tmp/m/x 2>&1 && echo done || echo "status $?"
-umount /tmp/m; kill $server; ends
+umount /tmp/m; mark ended; kill $server; ends
 "#;
     let said = Sections::of(Bus::Virtio, 600 * MIB, &format!("{FUNCTIONS}{script}"));
     let granted = (1_u64 << 30).to_string();
