@@ -211,7 +211,7 @@ fn warnings(old: &SavedReport, new: &SavedReport) -> Vec<String> {
         let warning = format!("other parameters: {:?}, now {:?}", old.title, new.title);
         warnings.push(warning);
     }
-    let (before, now) = (old.machine.line(), new.machine.line());
+    let (before, now) = (old.machine.comparable_line(), new.machine.comparable_line());
     if before != now {
         warnings.push(format!("another machine: {before}; now {now}"));
     }
@@ -223,17 +223,11 @@ mod tests {
     use super::*;
     use crate::saved;
 
-    fn figure(name: &str, unit: &str, samples: &[f64]) -> Figure {
-        Figure {
-            name: name.to_owned(),
-            unit: unit.to_owned(),
-            command: String::new(),
-            samples: samples.to_vec(),
-        }
-    }
-
     fn verdict(name: &str, unit: &str, old: &[f64], new: &[f64]) -> Verdict {
-        let (old, new) = (figure(name, unit, old), figure(name, unit, new));
+        let (old, new) = (
+            Figure::of_samples(name, unit, old),
+            Figure::of_samples(name, unit, new),
+        );
         Change::new(&old, &new, &mut Random::new(1)).verdict
     }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use extant_space::ByteSize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
 
 /// The machine, as context of the numbers.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// Model of the processor.
     pub cpu: String,
@@ -46,6 +46,19 @@ impl Machine {
                 .and_then(|load| load.parse().ok())
                 .unwrap_or_default(),
         })
+    }
+
+    /// The properties by which figures are comparable: everything but the load.
+    pub fn comparable_line(&self) -> String {
+        format!(
+            "{}, {} processors, {}, kernel {}, disk {}, {}",
+            self.cpu,
+            self.cores,
+            ByteSize(self.memory_bytes >> 28 << 28),
+            self.kernel,
+            self.disk,
+            self.file_system
+        )
     }
 
     /// In one line.

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use extant_space::ByteSize;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::goal::Comparison;
+use crate::machine::Machine;
 use crate::metrics::median;
 use crate::table::number;
 
@@ -21,7 +21,7 @@ pub struct SavedReport {
     /// Its parameters.
     pub title: String,
     /// Where it ran.
-    pub machine: SavedMachine,
+    pub machine: Machine,
     /// The commit of the tree.
     pub commit: SavedCommit,
     /// When, in UTC.
@@ -40,40 +40,6 @@ pub struct SavedReport {
     /// All of it, with what is not above.
     #[serde(skip)]
     pub data: Value,
-}
-
-/// The machine.
-#[derive(Clone, Debug, Deserialize)]
-pub struct SavedMachine {
-    /// Model of the processor.
-    pub cpu: String,
-    /// Processors.
-    pub cores: usize,
-    /// Memory.
-    pub memory_bytes: u64,
-    /// Release.
-    pub kernel: String,
-    /// With its properties.
-    pub disk: String,
-    /// With its mount options.
-    pub file_system: String,
-    /// Load average when the bench began.
-    pub load: f64,
-}
-
-impl SavedMachine {
-    /// The properties by which figures are comparable: everything but the load.
-    pub fn line(&self) -> String {
-        format!(
-            "{}, {} processors, {}, kernel {}, disk {}, {}",
-            self.cpu,
-            self.cores,
-            ByteSize(self.memory_bytes >> 28 << 28),
-            self.kernel,
-            self.disk,
-            self.file_system
-        )
-    }
 }
 
 /// The commit.
@@ -110,6 +76,17 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// One for tests.
+    #[cfg(test)]
+    pub fn of_samples(name: &str, unit: &str, samples: &[f64]) -> Self {
+        Self {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            command: String::new(),
+            samples: samples.to_vec(),
+        }
+    }
+
     /// Their median; NaN of none, which equals nothing.
     pub fn median(&self) -> f64 {
         median(&self.samples).unwrap_or(f64::NAN)

@@ -161,15 +161,6 @@ fn figure_of<'a>(
 mod tests {
     use super::*;
 
-    fn figure(name: &str, unit: &str, samples: &[f64]) -> Figure {
-        Figure {
-            name: name.to_owned(),
-            unit: unit.to_owned(),
-            command: String::new(),
-            samples: samples.to_vec(),
-        }
-    }
-
     fn table(heading: &[&str], rows: &[&[&str]]) -> SavedTable {
         let owned = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
         SavedTable {
@@ -185,8 +176,8 @@ mod tests {
             &[&["read", "20.0", "10.0..30.0", "5.00", "4.00..6.00", "4.00"]],
         );
         let figures = [
-            figure("read, extant", "k/s", &[10.0, 20.0, 30.0]),
-            figure("read, qemu", "k/s", &[4.0, 5.0, 6.0]),
+            Figure::of_samples("read, extant", "k/s", &[10.0, 20.0, 30.0]),
+            Figure::of_samples("read, qemu", "k/s", &[4.0, 5.0, 6.0]),
         ];
         let [rates, ratio] = &panels(&table, &figures)[..] else {
             panic!("{table:?}");
@@ -211,8 +202,8 @@ mod tests {
             &[&["exit", "ms", "4.00"], &["written", "MiB", "900"]],
         );
         let figures = [
-            figure("exit", "ms", &[3.0, 4.0, 5.0]),
-            figure("written", "MiB", &[900.0]),
+            Figure::of_samples("exit", "ms", &[3.0, 4.0, 5.0]),
+            Figure::of_samples("written", "MiB", &[900.0]),
         ];
         let panels = panels(&table, &figures);
         assert_eq!(panels.len(), 2);

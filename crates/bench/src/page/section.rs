@@ -32,7 +32,7 @@ pub(super) fn html(result: &SavedReport) -> Result<Markup> {
                 dd { code { "cargo run --release -p extant-bench -- " (bench) (quick) } }
                 dt { "date" } dd { (result.date) }
                 dt { "commit" } dd { (result.commit.short()) }
-                dt { "machine" } dd { (result.machine.line()) "; load at the start " (result.machine.load) }
+                dt { "machine" } dd { (result.machine.comparable_line()) "; load at the start " (result.machine.load) }
             }
             @for table in tables? { (table) }
             @for note in &result.notes { p.note { (note) } }
