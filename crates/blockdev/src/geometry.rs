@@ -5,6 +5,9 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use crate::Operation;
 
+/// The unit of addresses in the kernel's block layer and in virtio, whatever the logical block is.
+pub const SECTOR_BYTES: u64 = 512;
+
 /// Size, units and limits of a device. All numbers are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -134,6 +137,13 @@ impl Geometry {
             .detail(format!("past the end of the device, {}", self.size))
             .during("status")
             .in_range(range))
+    }
+
+    /// Whole sectors of [`SECTOR_BYTES`] in whole logical blocks: the size of a disk of the kernel
+    /// or of virtio.
+    pub fn whole_sectors(&self) -> u64 {
+        let block = u64::from(self.logical_block).max(SECTOR_BYTES);
+        self.size / block * block / SECTOR_BYTES
     }
 
     /// The whole device.

@@ -8,9 +8,9 @@
 //! Module layers, lowest first:
 //!
 //! 1. `request`, `foreground`: requests and their buffers; how busy a device is
-//! 2. `geometry`, `kind`, `served`: limits and features; kinds of requests; policies for clients of
-//!    a server
-//! 3. `split`, `stream`: requests cut at limits; transfers in order
+//! 2. `geometry`, `kind`: limits and features; kinds of requests
+//! 3. `served`, `split`, `stream`: policies for clients of a server; requests cut at limits;
+//!    transfers in order
 //! 4. `device`: the trait
 //! 5. `runs`, `statistics`, `throttle`: parts of drivers, and wrappers
 //! 6. `host`, `loop_device`, `memory`: drivers
@@ -35,7 +35,7 @@ mod stream;
 mod throttle;
 
 pub use device::{Assigned, Device, RangeStatus};
-pub use geometry::{Features, Geometry, Limits, RangeLimit};
+pub use geometry::{Features, Geometry, Limits, RangeLimit, SECTOR_BYTES};
 pub use host::{HostAccess, HostCache, HostDevice, HostEnd, HostEngine, HostOptions};
 pub use kind::OperationKind;
 pub use loop_device::{LoopAccess, LoopDevice, LoopOptions};

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::trace;
+use crate::{print, trace};
 
 /// A signal that comes just before a wait is noticed so much later.
 /// Maximum delay in handling a signal that arrives just before a wait.
@@ -125,6 +125,18 @@ fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
 pub fn leave_terminal() {
     // It fails for a leader of a process group, which needs no new session.
     let _ = setsid();
+}
+
+/// Announces that the server is ready; one in the background detaches from the terminal.
+pub fn announce(mode: RunMode, ready: &str) -> Result<()> {
+    match mode {
+        RunMode::Foreground => {
+            // The reader may have closed the output.
+            print::text(ready);
+            Ok(())
+        }
+        RunMode::Background => let_go(ready),
+    }
 }
 
 /// Announces that the server is ready, and detaches from the terminal.

@@ -21,7 +21,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use extant_export::{Access, DiscardPolicy};
 use extant_space::{ByteSize, CancelToken, Error, ErrorKind, Result};
 
 use crate::arguments::parse_size;
@@ -197,15 +196,6 @@ impl Served {
     }
 }
 
-impl From<Discard> for DiscardPolicy {
-    fn from(discard: Discard) -> Self {
-        match discard {
-            Discard::Ignore => Self::Ignore,
-            Discard::Unmap => Self::Unmap,
-        }
-    }
-}
-
 impl ServeArgs {
     /// The files with the names that clients ask for.
     fn wanted(&self) -> Result<Vec<Wanted>> {
@@ -232,14 +222,6 @@ impl ServeArgs {
             })
         };
         self.files.iter().map(named).collect()
-    }
-
-    fn access(&self) -> Access {
-        if self.source.read_only {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
-        }
     }
 }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use extant_blockdev::{
-    Device, HostAccess, HostCache, HostEnd, HostEngine, HostOptions, LoopAccess, LoopDevice,
-    LoopOptions, Statistics,
+    Access, Device, DiscardPolicy, HostAccess, HostCache, HostEnd, HostEngine, HostOptions,
+    LoopAccess, LoopDevice, LoopOptions, Statistics,
 };
 use extant_ext4::{File, FollowLast};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores};
@@ -148,6 +148,26 @@ pub enum Discard {
     Unmap,
 }
 
+impl From<Discard> for DiscardPolicy {
+    fn from(discard: Discard) -> Self {
+        match discard {
+            Discard::Ignore => Self::Ignore,
+            Discard::Unmap => Self::Unmap,
+        }
+    }
+}
+
+impl SourceArgs {
+    /// Whether users of the devices may change them.
+    pub fn access(&self) -> Access {
+        if self.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        }
+    }
+}
+
 /// A file that is to be opened, and the name that it is given.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -211,6 +231,7 @@ impl Sources {
         places: &[NamedFile],
     ) -> Result<()> {
         let mut inodes = HashSet::new();
+        let aio = self.image.is_none().then(|| args.aio.at_work());
         for (wanted, place) in wanted.iter().zip(places) {
             let format = place.format;
             let (device, path, held) = match &self.image {
@@ -242,10 +263,9 @@ impl Sources {
             if format.is_none() {
                 format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
-            let is_on_host = self.image.is_none() && !hold::is_export(&path);
             self.list.push(Source {
                 name: wanted.name.clone(),
-                aio: is_on_host.then(|| args.aio.at_work()),
+                aio: aio.filter(|_| !hold::is_export(&path)),
                 path,
                 held,
                 device: Arc::new(Statistics::new(device)),

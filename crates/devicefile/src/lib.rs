@@ -35,4 +35,4 @@ mod options;
 mod space;
 
 pub use operations::DeviceFile;
-pub use options::{Access, DeviceFileOptions, Growth, Owner, PunchPolicy};
+pub use options::{DeviceFileOptions, Growth, Owner};

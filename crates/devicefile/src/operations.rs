@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_blockdev::{Device, Persistence, Zeroing};
+use extant_blockdev::{Access, Device, DiscardPolicy, Persistence, Zeroing};
 use extant_fuse::Operations;
 use extant_fuse::operations::{
     AttributeChange, Attributes, DirectorySink, Fallocate, Handle, Listed, LookupEntry, NodeId,
@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::attributes::FileAttributes;
 use crate::bytes::ByteDevice;
-use crate::options::{Access, DeviceFileOptions, Growth, PunchPolicy};
+use crate::options::{DeviceFileOptions, Growth};
 use crate::space::{self, AllocatedSpace};
 
 /// The file in a mounted directory.
@@ -50,7 +50,7 @@ pub struct DeviceFile {
     bytes: ByteDevice,
     name: Option<OsString>,
     access: Access,
-    punch: PunchPolicy,
+    punch: DiscardPolicy,
     growth: Growth,
     /// Held while the device grows.
     growing: Mutex<()>,
@@ -207,12 +207,18 @@ impl DeviceFile {
         let Some(range) = self.inside(range) else {
             return Ok(());
         };
-        let done = match (mode, self.punch) {
-            (FallocateMode::PunchHole, PunchPolicy::Free) => self.bytes.zero(range, Zeroing::ANY),
-            (FallocateMode::Allocate | FallocateMode::AllocateKeepSize, _) => {
+        let done = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                 space::allocate(&self.bytes, range)
             }
-            _ => self.bytes.zero(range, Zeroing::ALLOCATED),
+            _ => {
+                let may_unmap = mode == FallocateMode::PunchHole;
+                let zeroing = Zeroing {
+                    space: self.punch.zeroed_space(may_unmap),
+                    ..Zeroing::ALLOCATED
+                };
+                self.bytes.zero(range, zeroing)
+            }
         };
         self.changed(done)
     }

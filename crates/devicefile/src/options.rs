@@ -2,27 +2,8 @@
 
 use std::ffi::OsString;
 
+use extant_blockdev::{Access, DiscardPolicy};
 use extant_fuse::operations::Timestamp;
-
-/// Whether the device is changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// It is, unless the device is read-only itself.
-    #[default]
-    ReadWrite,
-    /// It is not.
-    ReadOnly,
-}
-
-/// The space of a punched hole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PunchPolicy {
-    /// It is freed where the device can do that.
-    #[default]
-    Free,
-    /// It stays allocated, so that preallocation survives.
-    Keep,
-}
 
 /// Whether the file grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +34,7 @@ pub struct DeviceFileOptions {
     /// Whether it can be changed.
     pub access: Access,
     /// Treatment of punched holes.
-    pub punch: PunchPolicy,
+    pub punch: DiscardPolicy,
     /// Whether it grows.
     pub growth: Growth,
     /// Owner and permissions, which `chown` and `chmod` change until the unmount.

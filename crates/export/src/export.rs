@@ -78,11 +78,11 @@ impl Export {
     }
 
     pub(crate) fn is_read_only(&self, geometry: &Geometry) -> bool {
-        self.access == Access::ReadOnly || geometry.features.contains(Features::READ_ONLY)
+        self.access.is_read_only(geometry)
     }
 
-    pub(crate) fn ignores_discard(&self) -> bool {
-        self.discard == DiscardPolicy::Ignore
+    pub(crate) fn discard_policy(&self) -> DiscardPolicy {
+        self.discard
     }
 
     /// The metadata context `extant:state` is offered.
@@ -98,7 +98,7 @@ impl Export {
             flags |= flag::READ_ONLY;
         } else {
             flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
-            if geometry.features.contains(Features::DISCARD) && !self.ignores_discard() {
+            if self.discard.offers_discard(&geometry) {
                 flags |= flag::SEND_TRIM;
             }
         }

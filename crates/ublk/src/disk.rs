@@ -8,14 +8,14 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
-use extant_blockdev::{Access, Device, DiscardPolicy, Features};
+use extant_blockdev::{Access, Device, DiscardPolicy, Features, SECTOR_BYTES};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::cpus;
 
 use crate::control::{Control, DiskName, block_device, open_character_device};
-use crate::protocol::{ANY_DISK, DeviceInfo, Flags, SECTOR, state};
+use crate::protocol::{ANY_DISK, DeviceInfo, Flags, state};
 use crate::queue::{FailureObserver, QueueWorker};
-use crate::request::{parameters, sectors_of};
+use crate::request::parameters;
 use crate::sys::become_io_flusher;
 
 /// Requests in flight of each queue.
@@ -101,7 +101,7 @@ impl Disk {
     /// device is too small or has blocks that no disk has.
     pub fn start(device: Arc<dyn Device>, options: &DiskOptions) -> Result<Self> {
         let geometry = device.geometry();
-        if sectors_of(&geometry) == 0 || geometry.logical_block > 4096 {
+        if geometry.whole_sectors() == 0 || geometry.logical_block > 4096 {
             return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
                 "a ublk disk has at least one block of 512 to 4096 bytes, not {} bytes in blocks of {}",
                 geometry.size, geometry.logical_block
@@ -121,7 +121,7 @@ impl Disk {
             name: DiskName::from(&info),
             control,
             device,
-            sectors: sectors_of(&geometry),
+            sectors: geometry.whole_sectors(),
             is_continued,
             queues: Vec::new(),
         };
@@ -160,12 +160,12 @@ impl Disk {
     /// Those of the device, and of the driver, which can resize since Linux 6.16.
     pub fn refresh(&mut self) -> Result<u64> {
         self.device.refresh()?;
-        let sectors = sectors_of(&self.device.geometry());
+        let sectors = self.device.geometry().whole_sectors();
         if sectors != self.sectors {
             self.control.set_size(self.name, sectors)?;
             self.sectors = sectors;
         }
-        Ok(sectors * SECTOR)
+        Ok(sectors * SECTOR_BYTES)
     }
 
     /// Stops and removes the disk, unless it is in use: open, where the driver reports that
@@ -232,14 +232,9 @@ impl Disk {
         let file = Arc::new(open_with_patience(info.dev_id)?);
         if !self.is_continued {
             let geometry = self.device.geometry();
-            let is_read_only = options.access == Access::ReadOnly
-                || geometry.features.contains(Features::READ_ONLY);
-            let parameters = parameters(
-                &geometry,
-                is_read_only,
-                options.discard,
-                info.max_io_buf_bytes,
-            );
+            let is_read_only = options.access.is_read_only(&geometry);
+            let buffer_bytes = info.max_io_buf_bytes;
+            let parameters = parameters(&geometry, is_read_only, options.discard, buffer_bytes);
             self.control.set_parameters(self.name, parameters)?;
         }
         let (started, starts) = mpsc::channel();

@@ -2,11 +2,12 @@
 
 use std::fs;
 
+use extant_blockdev::SECTOR_BYTES;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::control::{Control, DiskName, block_device};
 use crate::disk::{is_own, is_served};
-use crate::protocol::{SECTOR, state};
+use crate::protocol::state;
 
 /// Directory with an entry for each disk.
 const DISKS: &str = "/sys/class/ublk-char";
@@ -78,7 +79,8 @@ pub fn list() -> Result<Vec<DiskInfo>> {
         disks.push(DiskInfo {
             id,
             path: block_device(id),
-            size_bytes: parameters.map_or(0, |parameters| parameters.basic.dev_sectors * SECTOR),
+            size_bytes: parameters
+                .map_or(0, |parameters| parameters.basic.dev_sectors * SECTOR_BYTES),
             state: match info.state {
                 state::LIVE if !is_served(&info) => DiskState::Waiting,
                 state::LIVE => DiskState::Live,

@@ -6,8 +6,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The driver's control device.
 pub(crate) const CONTROL_DEVICE: &str = "/dev/ublk-control";
-/// Bytes of a sector, the unit of offsets and lengths.
-pub(crate) const SECTOR: u64 = 512;
 /// Limit of requests in one queue; it determines where the descriptors of a queue are mapped.
 pub(crate) const QUEUE_DEPTH_MAX: usize = 4096;
 /// Number of the disk in a command that adds one with any number, and in one that needs none.

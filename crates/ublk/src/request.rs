@@ -4,7 +4,8 @@
 //! fit all the same fails; nothing outside its buffer is touched.
 
 use extant_blockdev::{
-    DiscardPolicy, Features, Geometry, Operation, Persistence, Transfer, TransferKind, Zeroing,
+    DiscardPolicy, Features, Geometry, Operation, Persistence, SECTOR_BYTES, Speed, Transfer,
+    TransferKind, Zeroing,
 };
 use extant_space::{ByteRange, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
@@ -12,7 +13,7 @@ use smallvec::smallvec;
 
 use crate::protocol::{
     Attributes, BasicParameters, Descriptor, DiscardParameters, ParameterTypes, Parameters,
-    RequestFlags, SECTOR, operation,
+    RequestFlags, operation,
 };
 
 /// Most bytes of one discard or write zeroes; all of them at once would occupy the device for long.
@@ -27,15 +28,14 @@ pub(crate) fn parameters(
     discard: DiscardPolicy,
     buffer_bytes: u32,
 ) -> Parameters {
-    let logical_block = geometry.logical_block.max(SECTOR as u32);
+    let logical_block = geometry.logical_block.max(SECTOR_BYTES as u32);
     let physical_block = geometry.physical_block.clamp(logical_block, buffer_bytes);
     let mut attributes = Attributes::VOLATILE_CACHE | Attributes::FUA;
     attributes.set(Attributes::READ_ONLY, is_read_only);
-    let can_discard = geometry.features.contains(Features::DISCARD);
     let has_fast_zeroes = geometry.features.contains(Features::WRITE_ZEROES);
     let sectors = |bytes: u64| {
         let bytes = bytes / u64::from(logical_block) * u64::from(logical_block);
-        (bytes / SECTOR) as u32
+        (bytes / SECTOR_BYTES) as u32
     };
     let granularity = geometry.limits.discard.granularity;
     Parameters {
@@ -49,18 +49,17 @@ pub(crate) fn parameters(
             io_min_shift: physical_block.ilog2() as u8,
             max_sectors: sectors(buffer_bytes.into()),
             chunk_sectors: 0,
-            dev_sectors: sectors_of(geometry),
+            dev_sectors: geometry.whole_sectors(),
             virt_boundary_mask: 0,
         },
         discard: DiscardParameters {
             discard_alignment: 0,
             discard_granularity: u32::try_from(granularity)
                 .map_or(logical_block, |bytes| bytes.max(logical_block)),
-            max_discard_sectors: match (can_discard, discard) {
-                (true, DiscardPolicy::Unmap) => {
-                    sectors(geometry.limits.discard.bytes.min(RANGE_BYTES_MAX))
-                }
-                _ => 0,
+            max_discard_sectors: if discard.offers_discard(geometry) {
+                sectors(geometry.limits.discard.bytes.min(RANGE_BYTES_MAX))
+            } else {
+                0
             },
             max_write_zeroes_sectors: if has_fast_zeroes {
                 sectors(geometry.limits.write_zeroes.bytes.min(RANGE_BYTES_MAX))
@@ -74,12 +73,6 @@ pub(crate) fn parameters(
     }
 }
 
-/// Sectors of a disk: whole blocks of the device, and whole sectors.
-pub(crate) fn sectors_of(geometry: &Geometry) -> u64 {
-    let block = u64::from(geometry.logical_block).max(SECTOR);
-    geometry.size / block * block / SECTOR
-}
-
 impl Descriptor {
     fn flags(&self) -> RequestFlags {
         RequestFlags::from_bits_retain(self.op_flags & !0xff)
@@ -91,11 +84,11 @@ impl Descriptor {
 
     /// First byte on the device.
     fn offset(&self) -> u64 {
-        self.start_sector.saturating_mul(SECTOR)
+        self.start_sector.saturating_mul(SECTOR_BYTES)
     }
 
     pub(crate) fn length(&self) -> u64 {
-        u64::from(self.nr_sectors) * SECTOR
+        u64::from(self.nr_sectors) * SECTOR_BYTES
     }
 
     /// A read, or a write that need not be durable yet: what a stream of the device may carry.
@@ -147,19 +140,13 @@ impl Descriptor {
             operation::FLUSH => Operation::Flush,
             operation::DISCARD => Operation::Discard(range()?),
             operation::WRITE_ZEROES => {
-                let keeps = self.flags().contains(RequestFlags::NO_UNMAP);
-                let zeroing = if keeps || discard == DiscardPolicy::Ignore {
-                    Zeroing::ALLOCATED
-                } else {
-                    Zeroing::ANY
+                let may_unmap = !self.flags().contains(RequestFlags::NO_UNMAP);
+                let zeroing = Zeroing {
+                    space: discard.zeroed_space(may_unmap),
+                    speed: Speed::Any,
+                    persistence,
                 };
-                Operation::WriteZeroes(
-                    range()?,
-                    Zeroing {
-                        persistence,
-                        ..zeroing
-                    },
-                )
+                Operation::WriteZeroes(range()?, zeroing)
             }
             _ => return None,
         })

@@ -9,7 +9,7 @@
 //!
 //! Format: virtio 1.2, 5.2.6 "Device operation", and 2.7 "Split virtqueues".
 
-use extant_blockdev::{Persistence, Speed, ZeroedSpace, Zeroing};
+use extant_blockdev::{Persistence, SECTOR_BYTES, Speed, ZeroedSpace, Zeroing};
 use extant_space::ByteRange;
 use smallvec::SmallVec;
 use virtio_bindings::virtio_blk as blk;
@@ -18,7 +18,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::volume::{RANGE_BYTES_MAX, RANGES_MAX, SECTOR_BYTES, Volume};
+use crate::volume::{RANGE_BYTES_MAX, RANGES_MAX, Volume};
 
 /// Descriptors of a chain; virtio allows no more than the queue has.
 pub(crate) const DESCRIPTORS_MAX: usize = 1024;

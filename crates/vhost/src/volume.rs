@@ -7,15 +7,13 @@
 
 use std::sync::Arc;
 
-use extant_blockdev::{Access, Device, DiscardPolicy, Features, Geometry, ZeroedSpace};
+use extant_blockdev::{Access, Device, DiscardPolicy, Features, SECTOR_BYTES, ZeroedSpace};
 use virtio_bindings::virtio_blk as blk;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes};
 
-/// Unit of addresses and lengths of requests, whatever the block size is.
-pub(crate) const SECTOR_BYTES: u64 = 512;
 /// Longest serial number (`VIRTIO_BLK_ID_BYTES`).
 pub(crate) const SERIAL_BYTES: usize = blk::VIRTIO_BLK_ID_BYTES as usize;
 /// Most ranges of one discard or write zeroes.
@@ -42,11 +40,10 @@ impl Volume {
     /// guest reads.
     pub fn new(name: impl Into<String>, device: Arc<dyn Device>, access: Access) -> Self {
         let name = name.into();
-        let features = device.geometry().features;
         Self {
             serial: shortened(&name),
             name,
-            is_read_only: access == Access::ReadOnly || features.contains(Features::READ_ONLY),
+            is_read_only: access.is_read_only(&device.geometry()),
             device,
             discard: DiscardPolicy::default(),
             queues: 4,
@@ -101,19 +98,12 @@ impl Volume {
     }
 
     pub(crate) fn offers_discard(&self) -> bool {
-        let features = self.device.geometry().features;
-        self.discard == DiscardPolicy::Unmap
-            && !self.is_read_only()
-            && features.contains(Features::DISCARD)
+        !self.is_read_only() && self.discard.offers_discard(&self.device.geometry())
     }
 
     /// The space after a write zeroes whose unmap flag is `may_unmap`.
     pub(crate) fn zeroed_space(&self, may_unmap: bool) -> ZeroedSpace {
-        if may_unmap && self.discard == DiscardPolicy::Unmap {
-            ZeroedSpace::MayUnmap
-        } else {
-            ZeroedSpace::Allocated
-        }
+        self.discard.zeroed_space(may_unmap)
     }
 
     /// Feature bits of virtio.
@@ -148,7 +138,7 @@ impl Volume {
         let physical = u64::from(geometry.physical_block).max(block);
         let sectors = |bytes: u64| U32::new((bytes.min(RANGE_BYTES_MAX) / SECTOR_BYTES) as u32);
         let config = Config {
-            capacity: U64::new(capacity_bytes(&geometry) / SECTOR_BYTES),
+            capacity: U64::new(geometry.whole_sectors()),
             seg_max: U32::new(SEGMENTS_MAX),
             blk_size: U32::new(block as u32),
             physical_block_exp: (physical / block).ilog2() as u8,
@@ -170,14 +160,8 @@ impl Volume {
 
     /// Bytes that guests can address.
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        capacity_bytes(&self.device.geometry())
+        self.device.geometry().whole_sectors() * SECTOR_BYTES
     }
-}
-
-/// Whole sectors and blocks.
-fn capacity_bytes(geometry: &Geometry) -> u64 {
-    let block = u64::from(geometry.logical_block).max(SECTOR_BYTES);
-    geometry.size - geometry.size % block
 }
 
 fn shortened(text: &str) -> Vec<u8> {

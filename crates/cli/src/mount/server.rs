@@ -27,7 +27,6 @@ use super::{OnReadOnly, Ready, Wish};
 use crate::background::{self, RunMode};
 use crate::fs_image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
-use crate::print;
 
 /// Mounts, and answers until it is unmounted. The status is that of the image: whether the device
 /// reported an error.
@@ -185,14 +184,7 @@ fn begin(
         block_bytes: filesystem.block_bytes(),
         options: options.to_string(),
     };
-    let line = ready.show(wish.style);
-    match mode {
-        RunMode::Foreground => {
-            // The reader may have closed the output.
-            print::text(line);
-        }
-        RunMode::Background => background::let_go(&line)?,
-    }
+    background::announce(mode, &ready.show(wish.style))?;
     Ok((session, signals))
 }
 

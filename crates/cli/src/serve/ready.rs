@@ -90,10 +90,7 @@ impl ReadyExport {
             name: source.name.clone(),
             path: text(&source.path),
             size_bytes: source.device.geometry().size,
-            access: match access {
-                Access::ReadOnly => "read-only",
-                Access::ReadWrite => "read-write",
-            },
+            access: access.name(),
             aio: source.aio,
             uris: Vec::new(),
             vhost_user: None,

@@ -22,7 +22,6 @@ use super::vhost::Disks;
 use super::{ServeArgs, events, ublk};
 use crate::background::{self, RunMode};
 use crate::log::Log;
-use crate::print;
 use crate::source::{Source, Sources};
 
 /// Time for clients to receive their replies at the end.
@@ -33,17 +32,17 @@ pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Resu
     if mode == RunMode::Background {
         background::leave_terminal();
     }
-    if args.ublk.is_some() {
+    let network = if args.ublk.is_some() {
         ublk::check(args)?;
-        let sources = Sources::open(&args.source, &args.wanted()?)?;
-        let served = ublk::serve(args, mode, cancel, &sources);
-        sources.close(served)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let wanted = Wanted::of(args)?;
-    let tls = tls(args)?;
+        None
+    } else {
+        Some((Wanted::of(args)?, tls(args)?))
+    };
     let sources = Sources::open(&args.source, &args.wanted()?)?;
-    let served = serve(args, mode, cancel, wanted, tls, &sources);
+    let served = match network {
+        None => ublk::serve(args, mode, cancel, &sources),
+        Some((wanted, tls)) => serve(args, mode, cancel, wanted, tls, &sources),
+    };
     sources.close(served)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -68,7 +67,12 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
 /// A device as clients see it.
 fn export(args: &ServeArgs, source: &Source) -> Result<Export> {
     let device = source.device.clone();
-    let export = Export::new(&*source.name, &*args.description, device, args.access());
+    let export = Export::new(
+        &*source.name,
+        &*args.description,
+        device,
+        args.source.access(),
+    );
     let export = export.map_err(|error| error.at(&source.path))?;
     Ok(export.with_discard_policy(args.discard.into()))
 }
@@ -114,7 +118,7 @@ fn serve(
     }
     let ready = Ready::of(
         sources.list(),
-        args.access(),
+        args.source.access(),
         &reached.addresses,
         scheme,
         &disks,
@@ -135,17 +139,25 @@ fn serve(
     }
     let ended = disks.shutdown(GRACE);
     let ended = ended.and(server.shutdown(GRACE));
+    conclude(args, mode, &log, sources, ended)
+}
+
+/// The last words of a server that has ended with `ended`.
+pub(super) fn conclude(
+    args: &ServeArgs,
+    mode: RunMode,
+    log: &Log,
+    sources: &Sources,
+    ended: Result<()>,
+) -> Result<()> {
     if args.verbose {
-        events::tell_statistics(&log, sources.list());
+        events::tell_statistics(log, sources.list());
     }
-    match (ended, mode) {
-        (Err(error), RunMode::Background) => {
-            // Stderr is closed.
-            log.error(&error);
-            Err(error)
-        }
-        (ended, _) => ended,
+    if let (Err(error), RunMode::Background) = (&ended, mode) {
+        // Stderr is closed.
+        log.error(error);
     }
+    ended
 }
 
 /// Says that clients can connect, and detaches a server of the background.
@@ -155,18 +167,9 @@ pub(super) fn announce(args: &ServeArgs, mode: RunMode, ready: &Ready) -> Result
     } else {
         ready.lines()
     };
-    match mode {
-        RunMode::Foreground => {
-            // The reader may have closed the output.
-            print::text(word);
-        }
-        RunMode::Background => {
-            if args.pid_file.is_none() && !args.json {
-                let pid = std::process::id();
-                eprintln!("extant: serving as process {pid}; kill {pid} ends it");
-            }
-            background::let_go(&word)?;
-        }
+    if mode == RunMode::Background && args.pid_file.is_none() && !args.json {
+        let pid = std::process::id();
+        eprintln!("extant: serving as process {pid}; kill {pid} ends it");
     }
-    Ok(())
+    background::announce(mode, &word)
 }

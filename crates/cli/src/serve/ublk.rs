@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use super::pid_file::PidFile;
 use super::ready::Ready;
-use super::{ServeArgs, events};
+use super::{ServeArgs, events, server};
 use crate::background::RunMode;
 use crate::log::Log;
 use crate::source::{Source, Sources};
@@ -71,7 +71,7 @@ pub(super) fn serve(
                 Some(DiskNumber::Given(id)) => Some(id),
                 _ => None,
             },
-            access: args.access(),
+            access: args.source.access(),
             discard: args.discard.into(),
             recovery: if args.no_recovery {
                 Recovery::Remove
@@ -90,22 +90,13 @@ pub(super) fn serve(
         disks.push(disk);
     }
     let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
-    let ready = Ready::of_disks(sources.list(), args.access(), &disks);
-    super::server::announce(args, mode, &ready)?;
+    let ready = Ready::of_disks(sources.list(), args.source.access(), &disks);
+    server::announce(args, mode, &ready)?;
     let ended = wait(&log, &mut signals, sources, &mut disks);
-    if args.verbose {
-        events::tell_statistics(&log, sources.list());
-    }
-    match (ended, mode) {
-        (Err(error), RunMode::Background) => {
-            // Stderr is closed.
-            log.error(&error);
-            Err(error)
-        }
-        (ended, _) => ended,
-    }
+    server::conclude(args, mode, &log, sources, ended)
 }
 
+/// Failures are logged as those of an export.
 fn on_failure(log: &Arc<Log>, source: &Source) -> FailureObserver {
     let observer = events::observer(Arc::clone(log), false);
     let name = source.name.clone();

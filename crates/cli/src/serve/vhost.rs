@@ -63,7 +63,7 @@ fn paths(given: &[PathBuf], sources: &[Source]) -> Result<Vec<PathBuf>> {
 
 /// The disk that a virtual machine sees.
 fn volume(args: &ServeArgs, source: &Source) -> Volume {
-    Volume::new(&*source.name, source.device.clone(), args.access())
+    Volume::new(&*source.name, source.device.clone(), args.source.access())
         .with_discard_policy(args.discard.into())
         .with_queues(args.queues)
 }

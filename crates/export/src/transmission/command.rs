@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use extant_blockdev::{Geometry, Persistence, Speed, ZeroedSpace, Zeroing};
+use extant_blockdev::{DiscardPolicy, Geometry, Persistence, Speed, ZeroedSpace, Zeroing};
 use extant_space::ByteRange;
 
 use super::Transmission;
@@ -127,10 +127,9 @@ fn validate(
         command::WRITE_ZEROES | command::EXTANT_WRITE_ZEROES => Action::WriteZeroes(Zeroing {
             space: if header.command == command::EXTANT_WRITE_ZEROES {
                 ZeroedSpace::Written
-            } else if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
-                ZeroedSpace::Allocated
             } else {
-                ZeroedSpace::MayUnmap
+                let policy = agreement.export.discard_policy();
+                policy.zeroed_space(!has(flag::NO_HOLE))
             },
             speed: if has(flag::FAST_ZERO) {
                 Speed::OnlyIfFast
@@ -204,7 +203,9 @@ fn check_export(
         Action::Flush if header.offset != 0 || header.length != 0 => {
             return Err((NbdError::Invalid, "a flush has no range"));
         }
-        Action::Trim(_) if transmission.agreement.export.ignores_discard() => {
+        Action::Trim(_)
+            if transmission.agreement.export.discard_policy() == DiscardPolicy::Ignore =>
+        {
             return Err((NbdError::Invalid, "trims are not offered"));
         }
         Action::BlockStatus { .. } if transmission.agreement.contexts.is_empty() => {

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use extant_blockdev::Device;
-use extant_devicefile::{Access, DeviceFile, DeviceFileOptions, Growth, Owner, PunchPolicy};
+use extant_blockdev::{Access, Device};
+use extant_devicefile::{DeviceFile, DeviceFileOptions, Growth, Owner};
 use extant_fuse::operations::Timestamp;
 use extant_fuse::options::{AccessTimes, WriteCache};
 use extant_fuse::{MountOptions, Session};
@@ -30,7 +30,7 @@ use crate::fs_image::names;
 use crate::log::Log;
 use crate::mount::{mount_point, unmount_on_signals};
 use crate::print;
-use crate::source::{Cache, Discard, Source, Sources, Wanted};
+use crate::source::{Cache, Source, Sources, Wanted};
 
 /// Name of the file if the image has none.
 const NAMELESS: &str = "disk";
@@ -151,11 +151,7 @@ fn serve(
         .to_string_lossy()
         .into_owned(),
         image: source.path.to_string_lossy().into_owned(),
-        access: if args.source.read_only {
-            "read-only"
-        } else {
-            "read-write"
-        },
+        access: args.source.access().name(),
         size_bytes,
         pid: std::process::id(),
     };
@@ -164,13 +160,7 @@ fn serve(
     } else {
         ready.line()
     };
-    match mode {
-        RunMode::Foreground => {
-            // The reader may have closed the output.
-            print::text(line);
-        }
-        RunMode::Background => background::let_go(&line)?,
-    }
+    background::announce(mode, &line)?;
     let handle = signals.handle();
     let waiting = unmount_on_signals(signals, &session, log);
     let ended = session.run();
@@ -209,18 +199,11 @@ fn file_options(
             permissions: PERMISSIONS,
         },
     };
-    let access = if args.source.read_only {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    };
+    let access = args.source.access();
     DeviceFileOptions {
         name,
         access,
-        punch: match args.discard {
-            Discard::Unmap => PunchPolicy::Free,
-            Discard::Ignore => PunchPolicy::Keep,
-        },
+        punch: args.discard.into(),
         growth: if args.growable {
             Growth::OnDemand
         } else {
