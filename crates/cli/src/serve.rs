@@ -58,7 +58,8 @@ keys are not supported.
 Without TLS, every host that can reach a TCP port can use the exports. A socket is open to those who may write
 to it, which the umask decides.
 A vhost-user socket is open to its owner alone, and has one client at a time; after a restart of either side
-the other one continues. docs/guide/vhost-user.md has the options of QEMU, cloud-hypervisor and libvirt.
+the other one continues. With FileDescriptorName=vhost-user in the unit of a socket, systemd can hand one over
+for each file, in their order. docs/guide/vhost-user.md has the options of QEMU, cloud-hypervisor and libvirt.
 SIGINT, SIGTERM or SIGHUP ends the server; a second SIGTERM ends it as a crash would. With --fork its
 process number is printed on stderr, or written to --pid-file or --json: kill $(cat s.pid).
 With --ublk a disk in use is served until it is released. If the server is killed, users of the disk wait

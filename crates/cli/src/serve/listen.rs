@@ -6,68 +6,38 @@ use std::path::absolute;
 use extant_export::{Address, BoundSocket, Server};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::{ServeArgs, activation};
+use super::ServeArgs;
 
 /// The port that the protocol has been given.
 const PORT: u16 = 10809;
 
-/// An address to listen at.
-pub(super) struct Wanted<'a> {
-    args: &'a ServeArgs,
-    sockets: Vec<BoundSocket>,
+/// Listens everywhere: on the sockets handed over, and at the addresses of the arguments.
+pub(super) fn listen(
+    args: &ServeArgs,
+    handed: Vec<BoundSocket>,
+    server: &Server,
+) -> Result<Vec<Address>> {
+    let mut addresses = Vec::new();
+    for socket in handed {
+        addresses.extend(server.adopt(socket)?);
+    }
+    for path in &args.socket {
+        // It is removed at the end, when the server may be elsewhere.
+        let path = absolute(path).map_err(|error| Error::from(error).at(path))?;
+        addresses.push(server.listen(&Address::Unix(path))?);
+    }
+    for text in &args.listen {
+        addresses.push(listen_at_first(server, text)?);
+    }
+    Ok(addresses)
 }
 
-/// The address of a server.
-pub(super) struct Reached {
-    pub(super) addresses: Vec<Address>,
-    /// The process that passed a socket knows its address.
-    pub(super) is_handed_over: bool,
-}
-
-impl<'a> Wanted<'a> {
-    /// Refuses to listen nowhere.
-    pub(super) fn of(args: &'a ServeArgs) -> Result<Self> {
-        let sockets = activation::sockets()?;
-        let is_nowhere =
-            args.socket.is_empty() && args.listen.is_empty() && args.vhost_user.is_empty();
-        if sockets.is_empty() && is_nowhere {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail("nowhere to listen")
-                .advice("give --socket PATH, --listen HOST:PORT or --vhost-user PATH"));
-        }
-        Ok(Self { args, sockets })
-    }
-
-    /// Listens everywhere.
-    pub(super) fn listen(self, server: &Server) -> Result<Reached> {
-        let mut addresses = Vec::new();
-        let is_handed_over = !self.sockets.is_empty();
-        for socket in self.sockets {
-            addresses.extend(server.adopt(socket)?);
-        }
-        for path in &self.args.socket {
-            // It is removed at the end, when the server may be elsewhere.
-            let path = absolute(path).map_err(|error| Error::from(error).at(path))?;
-            addresses.push(server.listen(&Address::Unix(path))?);
-        }
-        for text in &self.args.listen {
-            addresses.push(listen_at_first(server, text)?);
-        }
-        Ok(Reached {
-            addresses,
-            is_handed_over,
-        })
-    }
-}
-
-impl Reached {
-    /// A port that other machines may reach.
-    pub(super) fn public_port(&self) -> Option<SocketAddr> {
-        self.addresses.iter().find_map(|address| match address {
-            Address::Tcp(port) if !port.ip().is_loopback() => Some(*port),
-            _ => None,
-        })
-    }
+/// A port that other machines may reach.
+pub(super) fn public_port(addresses: &[Address]) -> Option<SocketAddr> {
+    addresses.iter().find_map(|address| match address {
+        Address::Tcp(port) if !port.ip().is_loopback() => Some(*port),
+        _ => None,
+    })
 }
 
 /// The first address of a name that accepts a listener.

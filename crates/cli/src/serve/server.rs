@@ -11,11 +11,12 @@ use std::time::Duration;
 use extant_export::{
     ClientCertificates, Export, Exports, Limits, Scheme, Server, ServerOptions, Tls, TlsRequirement,
 };
-use extant_space::{CancelToken, Error, Result};
+use extant_space::{CancelToken, Error, ErrorKind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::listen::Wanted;
+use super::activation::Handed;
+use super::listen::{listen, public_port};
 use super::pid_file::PidFile;
 use super::ready::Ready;
 use super::vhost::Disks;
@@ -36,15 +37,28 @@ pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Resu
         ublk::check(args)?;
         None
     } else {
-        Some((Wanted::of(args)?, tls(args)?))
+        Some((handed(args)?, tls(args)?))
     };
     let sources = Sources::open(&args.source, &args.wanted()?)?;
     let served = match network {
         None => ublk::serve(args, mode, cancel, &sources),
-        Some((wanted, tls)) => serve(args, mode, cancel, wanted, tls, &sources),
+        Some((handed, tls)) => serve(args, mode, cancel, handed, tls, &sources),
     };
     sources.close(served)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The sockets of the parent. Refuses to listen nowhere.
+fn handed(args: &ServeArgs) -> Result<Handed> {
+    let handed = Handed::take()?;
+    let is_given =
+        !args.socket.is_empty() || !args.listen.is_empty() || !args.vhost_user.is_empty();
+    if !is_given && handed.nbd.is_empty() && handed.vhost_user.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("nowhere to listen")
+            .advice("give --socket PATH, --listen HOST:PORT or --vhost-user PATH"));
+    }
+    Ok(handed)
 }
 
 fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
@@ -81,7 +95,7 @@ fn serve(
     args: &ServeArgs,
     mode: RunMode,
     cancel: &CancelToken,
-    wanted: Wanted<'_>,
+    handed: Handed,
     tls: Option<Tls>,
     sources: &Sources,
 ) -> Result<()> {
@@ -105,10 +119,11 @@ fn serve(
         .map_err(|error| Error::from(error).during("catch signals"))?;
     cancel.check()?;
     let server = Server::new(exports, options);
-    let reached = wanted.listen(&server)?;
-    let disks = Disks::listen(args, sources.list(), &log)?;
+    let is_handed_over = !handed.nbd.is_empty() || !handed.vhost_user.is_empty();
+    let reached = listen(args, handed.nbd, &server)?;
+    let disks = Disks::listen(args, handed.vhost_user, sources.list(), &log)?;
     let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
-    if let (Some(port), Scheme::Clear) = (reached.public_port(), scheme) {
+    if let (Some(port), Scheme::Clear) = (public_port(&reached), scheme) {
         log.notice(format_args!(
             "{port} has no TLS: every host that can reach it can use the exports"
         ));
@@ -119,11 +134,11 @@ fn serve(
     let ready = Ready::of(
         sources.list(),
         args.source.access(),
-        &reached.addresses,
+        &reached,
         scheme,
         &disks,
     );
-    if reached.is_handed_over && !args.json {
+    if is_handed_over && !args.json {
         // The client that started this program uses stdout for its own output.
         if mode == RunMode::Background {
             background::let_go("")?;

@@ -2,11 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
+use extant_testkit::command::tool;
 use extant_testkit::vhost_client::{Client, Op, Options, Ram, kind, status};
+use extant_testkit::{require, requires};
 use rustix::process::Signal;
 
-use crate::stand::Stand;
+use crate::stand::{Stand, size};
+use crate::support::Running;
 use crate::support::{MIB, noise, run, wait_until};
 
 const SECTOR: usize = 512;
@@ -55,6 +59,70 @@ fn directory_has_a_socket_for_each_file() {
     assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
     let words = ["a.raw", "b.raw", "--vhost-user", "v"];
     run(&mut stand.command(&words)).refused(2, &["--vhost-user", "for 2 files"]);
+}
+
+/// Starts a program as systemd does, with the named sockets `a`, `b`, ... from descriptor 3 on.
+const ACTIVATE: &str = "
+import os, socket, sys
+names = sys.argv[1].split(':')
+held = [socket.socket(socket.AF_UNIX) for _ in names]
+for at, made in enumerate(held):
+    made.bind(chr(ord('a') + at))
+    made.listen()
+# Descriptors that would be overwritten are moved out of the way first.
+copies = [os.dup2(made.fileno(), 20 + at) for at, made in enumerate(held)]
+for at, copy in enumerate(copies):
+    os.dup2(copy, 3 + at)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(names)), LISTEN_FDNAMES=sys.argv[1])
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+fn activated(stand: &Stand, names: &str, words: &[&str]) -> Command {
+    let inner = stand.command(words);
+    let mut command = tool("python3");
+    command.args(["-c", ACTIVATE, names]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.current_dir(stand.work.path());
+    command
+}
+
+#[test]
+fn sockets_handed_over_by_name_serve_the_files_in_their_order() {
+    require!(requires::tool("python3"), requires::tool("nbdinfo"));
+    let stand = Stand::new();
+    stand.sparse("1.raw", 1);
+    stand.sparse("3.raw", 3);
+    let words = ["1.raw", "3.raw", "--pid-file", "p"];
+    let mut command = activated(&stand, "vhost-user:connection:vhost-user", &words);
+    let mut running = Running::start(&mut command);
+    wait_until("the server", || {
+        stand.path("p").exists() || !running.is_alive()
+    });
+    for (socket, mebibytes) in [("a", 1), ("c", 3)] {
+        let ram = Ram::new(1);
+        let mut client = connect(&stand.path(socket), &ram);
+        assert_eq!(client.capacity_sectors(), mebibytes * 2048, "{socket}");
+    }
+    let uri = format!("nbd+unix:///3.raw?socket={}", stand.path("b").display());
+    assert_eq!(size(&uri), 3 * MIB);
+    let (answer, _) = running.stop(Signal::TERM);
+    assert!(answer.success().stdout.is_empty());
+    // The parent keeps the name, for the next server.
+    assert!(stand.path("a").exists());
+}
+
+#[test]
+fn sockets_handed_over_that_do_not_fit_the_files_are_refused() {
+    require!(requires::tool("python3"));
+    for (names, more, word) in [
+        ("vhost-user:vhost-user", &[][..], "2 vhost-user sockets"),
+        ("vhost-user", &["--vhost-user", "v"], "--vhost-user"),
+    ] {
+        let stand = Stand::new();
+        stand.sparse("1.raw", 1);
+        let words = [&["1.raw"][..], more].concat();
+        run(&mut activated(&stand, names, &words)).refused(2, &[word]);
+    }
 }
 
 #[test]
