@@ -113,6 +113,17 @@ impl Guest {
         Requirement::new("root and the guest (oracles prepare)", met)
     }
 
+    /// QEMU with its modules and firmware, without a guest: for machines of a test's own. It is killed
+    /// after `timeout`.
+    ///
+    /// # Panics
+    /// When the guest cannot be prepared.
+    #[track_caller]
+    pub fn qemu(timeout: Duration) -> std::process::Command {
+        let prepared = Self::prepare().and_then(|()| qemu(&recipe().directory, timeout));
+        prepared.unwrap_or_else(|error| panic!("guest: {error}"))
+    }
+
     /// The accelerator of QEMU: `kvm`, or `tcg` with its options where processors are emulated.
     pub fn accelerator() -> &'static str {
         accelerator().0
@@ -158,13 +169,22 @@ fn accelerator() -> (&'static str, &'static str) {
 
 /// QEMU of the guest's directory, for a limited time even when the test is killed.
 fn qemu(lab: &Path, timeout: Duration) -> Result<std::process::Command> {
-    let loaded = lab::foreign(&root(lab), "usr/bin/qemu-system-x86_64")?;
+    let root = root(lab);
+    let loaded = lab::foreign(&root, "usr/bin/qemu-system-x86_64")?;
     let mut command = command::tool("timeout");
     command
+        .env(
+            "QEMU_MODULE_DIR",
+            root.join("usr/lib/x86_64-linux-gnu/qemu"),
+        )
         .arg("--kill-after=5")
         .arg(timeout.as_secs_f64().to_string())
         .arg(loaded.get_program())
-        .args(loaded.get_args());
+        .args(loaded.get_args())
+        .arg("-L")
+        .arg(root.join("usr/share/qemu"))
+        .arg("-L")
+        .arg(root.join("usr/share/seabios"));
     Ok(command)
 }
 

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::thread;
+use std::time::Duration;
 
+use extant_testkit::command::tool;
 use extant_testkit::guest::{Bus, Disk, Guest, Options};
-use extant_testkit::{oracle, require};
+use extant_testkit::{oracle, require, requires};
 use rustix::process::Signal;
 
-use crate::stand::Stand;
+use crate::stand::{Stand, said};
 use crate::support::{MIB, lengthen, wait_until};
 
 /// A file in /host marks how far the machine is.
@@ -77,11 +79,11 @@ fn machine_continues_with_a_larger_disk_and_a_replaced_server() {
         let machine = scope.spawn(|| Guest::run(SCRIPT, &options));
         let reached = |name: &str| machine.is_finished() || shared.join(name).exists();
         while !reached("grow") {
-            thread::sleep(std::time::Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
         lengthen(&file, 256 * MIB);
         while !reached("kill") {
-            thread::sleep(std::time::Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
         for _ in 0..3 {
             serving.running.stop(Signal::KILL);
@@ -95,4 +97,55 @@ fn machine_continues_with_a_larger_disk_and_a_replaced_server() {
     serving.end();
     oracle::assert_e2fsck_clean(&file);
     wait_until("the end of the socket", || !stand.path("v").exists());
+}
+
+/// A boot sector for x86: reads one sector at [`MESSAGE_SECTOR`] by the firmware (INT 13h, function
+/// 42h), sends the text in it to the serial port, and ends the machine by `isa-debug-exit`.
+const BOOT_SECTOR: [u8; 48] = [
+    0x31, 0xc0, 0x8e, 0xd8, // xor ax, ax; mov ds, ax
+    0xbe, 0x20, 0x7c, // mov si, packet
+    0xb4, 0x42, 0xcd, 0x13, // mov ah, 42h; int 13h
+    0xbe, 0x00, 0x7e, // mov si, 7e00h
+    0xac, 0x84, 0xc0, 0x74, 0x06, // next: lodsb; test al, al; jz end
+    0xba, 0xf8, 0x03, 0xee, 0xeb, 0xf5, // mov dx, 3f8h; out dx, al; jmp next
+    0xba, 0x01, 0x05, 0xee, // end: mov dx, 501h; out dx, al
+    0xf4, 0xeb, 0xfd, // hlt
+    0x10, 0, 1, 0, 0x00, 0x7e, 0, 0, // packet: one sector to 0:7e00h
+    0x34, 0x12, 0, 0, 0, 0, 0, 0, // from this sector
+];
+const MESSAGE_SECTOR: usize = 0x1234;
+const MESSAGE: &[u8] = b"booted from vhost-user\0";
+
+#[test]
+fn firmware_boots_a_machine_from_a_qcow2_image() {
+    require!(Guest::requirement(), requires::tool("qemu-img"));
+    let stand = Stand::new();
+    let mut disk = vec![0; 8 << 20];
+    disk[..BOOT_SECTOR.len()].copy_from_slice(&BOOT_SECTOR);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk[MESSAGE_SECTOR * 512..][..MESSAGE.len()].copy_from_slice(MESSAGE);
+    fs::write(stand.path("boot.raw"), disk).unwrap();
+    said(
+        tool("qemu-img")
+            .args(["convert", "-O", "qcow2"])
+            .args([stand.path("boot.raw"), stand.path("boot.qcow2")]),
+    );
+    let serving = stand.serve(&["boot.qcow2", "-r", "--vhost-user", "v"]);
+    let machine = Guest::qemu(Duration::from_secs(60))
+        .args(["-m", "64", "-nodefaults"])
+        .args(["-accel", "tcg", "-display", "none"])
+        .args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on"])
+        .args(["-machine", "q35,memory-backend=mem"])
+        .args(["-chardev", "socket,id=disk,path=v"])
+        .args(["-device", "vhost-user-blk-pci,chardev=disk,bootindex=1"])
+        .args(["-device", "isa-debug-exit", "-serial", "stdio"])
+        .current_dir(stand.work.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&machine.stdout);
+    let error = String::from_utf8_lossy(&machine.stderr);
+    assert!(text.contains("booted from vhost-user"), "{text}{error}");
+    // The value 0, as the device reports it.
+    assert_eq!(machine.status.code(), Some(1), "{error}");
+    serving.end();
 }

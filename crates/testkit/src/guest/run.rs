@@ -76,14 +76,6 @@ fn machine(lab: &Path, control: &Path, options: &Options) -> Result<Command> {
     );
     let mut command = qemu(lab, options.timeout)?;
     command
-        .env(
-            "QEMU_MODULE_DIR",
-            root.join("usr/lib/x86_64-linux-gnu/qemu"),
-        )
-        .arg("-L")
-        .arg(root.join("usr/share/qemu"))
-        .arg("-L")
-        .arg(root.join("usr/share/seabios"))
         .args([
             "-object",
             &memory,
