@@ -207,3 +207,34 @@ umount /tmp/m; mark ended; kill $server; ends
     );
     assert_eq!(said.get("written"), "done");
 }
+
+#[test]
+fn user_without_privileges_has_a_disk_of_its_own() {
+    require!(Guest::requirement());
+    // The guest has no udev: what its rules do is done here.
+    let script = r#"
+chmod 666 /dev/ublk-control
+mkdir -m 777 /mnt/user
+as() { setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/mnt/user "$@"; }
+give() { until test -e $1; do sleep 0.1; done; chown 65534 $1; }
+as truncate -s 64M /mnt/user/a.raw
+give /dev/ublkc0 & give /dev/ublkb0 &
+as extant serve /mnt/user/a.raw --ublk --fork --json --pid-file /mnt/user/pid > /tmp/ready
+server=$(cat /mnt/user/pid); disk=/dev/ublkb0
+wait %1 %2
+mark owner; stat -c %u /proc/$server
+mark list; as extant ublk list --json
+as head -c 1000000 /dev/urandom > /mnt/user/data
+as dd if=/mnt/user/data of=$disk conv=fsync status=none
+mark same; as cmp -n 1000000 /mnt/user/a.raw /mnt/user/data && echo same
+mark killed; kill -9 $server; ends
+mark others; chown 0 /mnt/user/a.raw; as extant serve /mnt/user/a.raw --ublk 2>&1 || echo "status $?"
+"#;
+    let said = Sections::of(Bus::Virtio, 600 * MIB, &format!("{FUNCTIONS}{script}"));
+    assert_eq!(said.get("owner"), "65534", "{}", said.text());
+    assert_eq!(said.json("list")["disks"][0]["state"], "live");
+    assert_eq!(said.get("same"), "same");
+    // The driver does not keep the disk of such a user for another server.
+    assert_eq!(said.get("killed"), "gone");
+    assert!(said.get("others").ends_with("status 4"), "{}", said.text());
+}
