@@ -37,6 +37,7 @@ pub const PACKAGES: &[&str] = &[
     // pools and volumes, as libvirt sees them
     "libvirt-clients",
     "libvirt-daemon",
+    "libxml2-utils",
     // pages in a browser, and the picture of cargo xtask screenshot
     "chromium",
     "pngquant",

@@ -1,6 +1,7 @@
 //! A virtual machine with a vhost-user disk, while the file grows and the server is killed.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use rustix::process::Signal;
 
 use crate::stand::{Stand, said};
 use crate::support::{MIB, lengthen, wait_until};
+
+/// Of a machine of a test's own.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A file in /host marks how far the machine is.
 const SCRIPT: &str = r#"#!/bin/bash
@@ -116,22 +120,29 @@ const BOOT_SECTOR: [u8; 48] = [
 const MESSAGE_SECTOR: usize = 0x1234;
 const MESSAGE: &[u8] = b"booted from vhost-user\0";
 
-#[test]
-fn firmware_boots_a_machine_from_a_qcow2_image() {
-    require!(Guest::requirement(), requires::tool("qemu-img"));
-    let stand = Stand::new();
+/// A disk in whose boot sector that program is, as a qcow2 image made by QEMU.
+fn boot_image(directory: &Path) -> PathBuf {
     let mut disk = vec![0; 8 << 20];
     disk[..BOOT_SECTOR.len()].copy_from_slice(&BOOT_SECTOR);
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     disk[MESSAGE_SECTOR * 512..][..MESSAGE.len()].copy_from_slice(MESSAGE);
-    fs::write(stand.path("boot.raw"), disk).unwrap();
+    let (raw, image) = (directory.join("boot.raw"), directory.join("boot.qcow2"));
+    fs::write(&raw, disk).unwrap();
     said(
         tool("qemu-img")
             .args(["convert", "-O", "qcow2"])
-            .args([stand.path("boot.raw"), stand.path("boot.qcow2")]),
+            .args([&raw, &image]),
     );
+    image
+}
+
+#[test]
+fn firmware_boots_a_machine_from_a_qcow2_image() {
+    require!(Guest::requirement(), requires::tool("qemu-img"));
+    let stand = Stand::new();
+    boot_image(stand.work.path());
     let serving = stand.serve(&["boot.qcow2", "-r", "--vhost-user", "v"]);
-    let machine = Guest::qemu(Duration::from_secs(60))
+    let machine = Guest::qemu(TIMEOUT)
         .args(["-m", "64", "-nodefaults"])
         .args(["-accel", "tcg", "-display", "none"])
         .args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on"])
@@ -148,4 +159,30 @@ fn firmware_boots_a_machine_from_a_qcow2_image() {
     // The value 0, as the device reports it.
     assert_eq!(machine.status.code(), Some(1), "{error}");
     serving.end();
+}
+
+/// The schema is libvirt's own. (Its daemon of Debian 12 cannot start the QEMU of the guest.)
+#[test]
+fn machine_of_the_guide_fits_the_schema_of_libvirt() {
+    require!(
+        requires::tool("virt-xml-validate"),
+        requires::tool("xmllint")
+    );
+    let guide = include_str!("../../../../docs/guide/vhost-user.md");
+    let xml = guide.split("```xml").nth(1).unwrap();
+    let xml = xml.split("```").next().unwrap().trim_start();
+    let machine = "<name>m</name><memory unit='GiB'>4</memory>\
+        <os><type arch='x86_64' machine='q35'>hvm</type></os><devices>";
+    let stand = Stand::new();
+    let file = stand.path("m.xml");
+    let validate = || {
+        let mut command = tool("virt-xml-validate");
+        command.arg(&file).arg("domain").output().unwrap()
+    };
+    let whole = xml.replacen("<devices>", machine, 1);
+    fs::write(&file, &whole).unwrap();
+    let said = validate();
+    assert!(said.status.success(), "{said:?}");
+    fs::write(&file, whole.replace("'vhostuser'", "'vhost-user'")).unwrap();
+    assert!(!validate().status.success());
 }
