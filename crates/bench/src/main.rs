@@ -87,6 +87,7 @@ Examples:
   extant-bench neighbour --check
   extant-bench neighbour --background-share 10 --pairs 2000
   extant-bench images --only modes --only disk --only 'qcow2 off'
+  extant-bench mount --only 'direct random'
   extant-bench report                     one page of the kept results, with charts
 
 Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check),\n4 a figure is worse (report --compare)."
@@ -126,8 +127,10 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `images`: measure only parts and samples whose name contains TEXT (all, if given more
-    /// than once): creation, load, floor, modes, or of the modes a place, image or engine
+    /// In `images` and `mount`: measure only parts and samples whose name contains TEXT (all, if
+    /// given more than once). In `images`: creation, load, floor, modes, or of the modes a place,
+    /// image or engine. In `mount`: fallocate2, files, listing, tree, sqlite, log, transfer, or of
+    /// transfer such as "direct random"
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
@@ -259,8 +262,8 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         "--background-share and --pairs are for neighbour"
     );
     ensure!(
-        arguments.only.is_empty() || bench.name() == "images",
-        "--only is for images"
+        arguments.only.is_empty() || matches!(bench.name(), "images" | "mount"),
+        "--only is for images and mount"
     );
     needs::check(bench.needs())?;
     let options = Options {

@@ -85,13 +85,26 @@ impl Bench for Mount {
             ..Outcome::default()
         };
         let environments = Environments::new(context)?;
-        fallocate2::measure(context, &environments, &mut outcome)?;
+        let selects = |part: &str| context.options.selects(part);
+        if selects("fallocate2") {
+            fallocate2::measure(context, &environments, &mut outcome)?;
+        }
         transfer::measure(context, &environments, &mut outcome)?;
-        files::measure(context, &environments, &mut outcome)?;
-        listing::measure(context, &mut outcome)?;
-        tree::measure(context, &environments, &mut outcome)?;
-        database::measure(context, &environments, &mut outcome)?;
-        log::measure(context, &environments, &mut outcome)?;
+        if selects("files") {
+            files::measure(context, &environments, &mut outcome)?;
+        }
+        if selects("listing") {
+            listing::measure(context, &mut outcome)?;
+        }
+        if selects("tree") {
+            tree::measure(context, &environments, &mut outcome)?;
+        }
+        if selects("sqlite") {
+            database::measure(context, &environments, &mut outcome)?;
+        }
+        if selects("log") {
+            log::measure(context, &environments, &mut outcome)?;
+        }
         outcome.notes.extend(environments.commands());
         environments.end()?;
         Ok(outcome)

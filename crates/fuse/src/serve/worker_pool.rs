@@ -7,7 +7,8 @@
 //!
 //! - if each worker is still at the same request as at the last check, it starts another worker, so
 //!   that signals arrive and other requests proceed;
-//! - if a worker has been idle for long, one ends, unless the queue cannot shrink.
+//! - if a worker has been idle for long, one of the added ones ends, unless the queue cannot
+//!   shrink: the initial ones are spread over the CPUs.
 //!
 //! The number of added workers is bounded by `ADDED_WORKERS_MAX`. Workers that wait in a
 //! notification do not count, because they wait for the reply of another worker.
@@ -100,6 +101,7 @@ enum Load {
 struct Worker {
     /// Index of its queue in [`PoolState::queues`].
     queue: usize,
+    start_reason: StartReason,
     endpoint: Box<dyn Endpoint>,
     scratch: Vec<u8>,
     slot: Slot,
@@ -233,6 +235,7 @@ impl WorkerPool {
         let cpu = self.transport.worker_cpu(queue, number);
         let mut worker = Worker {
             queue: index,
+            start_reason: reason,
             endpoint: self.transport.endpoint(queue, reason)?,
             scratch: Vec::new(),
             slot: self.server.slot(index),
@@ -280,17 +283,17 @@ impl WorkerPool {
                 worker.endpoint.flush()?;
                 self.fail(failure);
             }
-            if self.has_surplus.load(Ordering::Relaxed) && self.may_leave(worker.queue) {
+            if self.has_surplus.load(Ordering::Relaxed) && self.may_leave(worker) {
                 return Ok(None);
             }
         }
     }
 
-    /// Subtracts the calling worker from its queue's if they are more than wanted.
-    fn may_leave(&self, queue: usize) -> bool {
+    /// Subtracts the calling worker from its queue's if it was added and they are more than wanted.
+    fn may_leave(&self, worker: &Worker) -> bool {
         let mut state = self.state();
-        let workers = &mut state.queues[queue];
-        let is_surplus = workers.has_surplus();
+        let workers = &mut state.queues[worker.queue];
+        let is_surplus = workers.can_spare(worker.start_reason);
         if is_surplus {
             workers.live -= 1;
         }
@@ -372,6 +375,11 @@ impl QueueWorkers {
     fn has_surplus(&self) -> bool {
         self.live > self.initial + self.added
     }
+
+    /// Whether a worker that was started for this reason may end.
+    fn can_spare(&self, start_reason: StartReason) -> bool {
+        start_reason == StartReason::Stall && self.has_surplus()
+    }
 }
 
 impl Watchdog {
@@ -428,6 +436,20 @@ mod tests {
         assert_eq!(watchdog.check(vec![2, 6, 0]), Load::Normal);
         assert_eq!(watchdog.check(vec![2, 6, 0]), Load::Normal);
         assert_eq!(watchdog.check(vec![2, 6, 8]), Load::Normal);
+    }
+
+    #[test]
+    fn surplus_of_a_queue_is_an_added_worker_and_no_initial_one() {
+        let mut workers = QueueWorkers {
+            queue: Queue::Device,
+            initial: 2,
+            added: 1,
+            live: 3,
+        };
+        assert!(!workers.can_spare(StartReason::Stall));
+        workers.added = 0;
+        assert!(workers.has_surplus() && workers.can_spare(StartReason::Stall));
+        assert!(!workers.can_spare(StartReason::ConnectionStart));
     }
 
     #[test]

@@ -76,7 +76,14 @@ pub(super) fn measure(
     let runs = context.options.runs(5, 1);
     let window = Duration::from_millis(context.options.pick(250, 40));
     let size = context.options.pick(256, 64) * MIB;
-    let jobs = jobs();
+    let mut jobs = jobs();
+    jobs.retain(|job| {
+        let name = format!("transfer, {}", job.name());
+        context.options.selects(&name)
+    });
+    if jobs.is_empty() {
+        return Ok(());
+    }
     let rates = RateTable {
         title: "transfer",
         unit: "MiB/s",
