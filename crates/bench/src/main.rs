@@ -126,8 +126,9 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `images`: measure only parts and samples whose name contains TEXT (all, if given more
-    /// than once): creation, load, floor, modes, or of the modes a place, image or engine
+    /// In `images` and `fragments`: measure only parts and samples whose name contains TEXT (all,
+    /// if given more than once): creation, load, floor, modes, or of the modes a place, image or
+    /// engine; disk, simulated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
@@ -259,8 +260,8 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         "--background-share and --pairs are for neighbour"
     );
     ensure!(
-        arguments.only.is_empty() || bench.name() == "images",
-        "--only is for images"
+        arguments.only.is_empty() || ["images", "fragments"].contains(&bench.name()),
+        "--only is for images and fragments"
     );
     needs::check(bench.needs())?;
     let options = Options {
