@@ -1,57 +1,46 @@
-//! The part on the machine's disk: raw images on the measured file system, served by `extant serve`
-//! and by qemu-nbd without the page cache.
+//! The part on the machine's disk: the same images, served by `extant serve` and by qemu-nbd without
+//! the page cache.
 //!
-//! The fragmented image was allocated block by block in turns with another file, which is removed
-//! then. So its fragments are in ascending order, with free blocks between them.
+//! No file system of the kernel can be asked for fragments. So each image is in an ext4 that the
+//! engine has filled ([`layout`](super::layout)), and that the kernel mounts from a direct loop
+//! device over a written file of the measured directory.
 
-use std::fmt;
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use extant_blockdev::{HostDevice, HostOptions};
 use extant_space::ByteSize;
 use extant_testkit::oracle::filefrag_count;
-use rustix::fs::{FallocateFlags, fallocate};
+use extant_testkit::scratch::{DirectIo, LoopDevice, Mount};
 
-use super::layout::BLOCK;
+use super::layout::{Layout, NAME, build, device_bytes};
 use super::load::{LOADS, Load};
 use super::{EXTENTS, KEPT_GOAL};
-use crate::bench::{Context, Options, Outcome, rounds};
+use crate::bench::{Context, Options, Outcome, rounds, size_word};
 use crate::benches::images::image::{Kind, Side};
 use crate::benches::images::server::{Serving, shown};
+use crate::measured;
 use crate::memory;
 use crate::metrics::{self, Metrics};
 use crate::table::{self, Table, number, spread};
 
 /// Its name in samples.
 const PLACE: &str = "disk";
-/// Extents of a fragmented image in percent of its blocks, at least.
-const FRAGMENTED_MIN_PERCENT: u64 = 98;
+/// Images with fragments.
+const FRAGMENTED: [Layout; 2] = [Layout::Spaced, Layout::Scattered];
 
-/// An image on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pieces {
-    One,
-    Many,
+/// A mounted file system with an image. Dropped from above.
+struct Mounted {
+    image: PathBuf,
+    _mount: Mount,
+    _device: LoopDevice,
 }
 
-impl Pieces {
-    const ALL: [Self; 2] = [Self::One, Self::Many];
-}
-
-impl fmt::Display for Pieces {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::One => "1 extent",
-            Self::Many => "fragments",
-        })
-    }
-}
-
-/// Both images, and the other file of the fragmented one.
+/// The file systems of the images.
 pub(super) fn disk_bytes(options: &Options) -> u64 {
-    3 * size(options)
+    3 * device_bytes(size(options))
 }
 
 fn size(options: &Options) -> u64 {
@@ -62,27 +51,29 @@ fn size(options: &Options) -> u64 {
 pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let options = &context.options;
     let size = size(options);
-    let cases: Vec<_> = Pieces::ALL
-        .into_iter()
-        .flat_map(|pieces| Side::BOTH.map(|side| (pieces, side)))
-        .filter(|(pieces, side)| options.selects(&format!("{PLACE}, {pieces}, {side}")))
-        .collect();
-    for pieces in Pieces::ALL {
-        if cases.iter().any(|case| case.0 == pieces) {
-            context.step(format!("{PLACE}, {pieces}: the image"));
-            let extents = make(context, pieces, size)?;
-            let subject = format!("{PLACE}, {pieces}");
-            outcome
-                .metrics
-                .record(&subject, EXTENTS, "", extents as f64);
+    let mut cases = Vec::new();
+    let mut places = Vec::new();
+    for layout in Layout::ALL {
+        let selects = |side: &Side| options.selects(&format!("{PLACE}, {layout}, {side}"));
+        let sides = Side::BOTH.into_iter().filter(selects);
+        let first = cases.len();
+        cases.extend(sides.map(|side| (places.len(), layout, side)));
+        if cases.len() > first {
+            let subject = format!("{PLACE}, {layout}");
+            context.step(format!("{subject}: the image"));
+            let place = Mounted::new(context, layout, size)?;
+            let extents = filefrag_count(&place.image) as f64;
+            outcome.metrics.record(&subject, EXTENTS, "", extents);
+            places.push(place);
         }
     }
     for (round, at) in rounds(options.runs(3, 1), cases.len()) {
-        let (pieces, side) = cases[at];
-        context.step(format!("round {}: {PLACE}, {pieces}, {side}", round + 1));
-        sample(context, pieces, side, size, &mut outcome.metrics)?;
+        let (place, layout, side) = cases[at];
+        context.step(format!("round {}: {PLACE}, {layout}, {side}", round + 1));
+        let place = &places[place];
+        sample(context, place, layout, side, size, &mut outcome.metrics)?;
     }
-    if cases.len() == Pieces::ALL.len() * Side::BOTH.len() {
+    if cases.len() == Layout::ALL.len() * Side::BOTH.len() {
         outcome.title = format!("images of {} on the disk", ByteSize(size)) + &outcome.title;
         evaluate(outcome)?;
         outcome.tables.push(table(&outcome.metrics)?);
@@ -90,60 +81,47 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn name(load: &Load, pieces: Pieces, side: Side) -> String {
-    format!("{PLACE}, {}, {pieces}, {side}", load.name)
+fn name(load: &Load, layout: Layout, side: Side) -> String {
+    format!("{PLACE}, {}, {layout}, {side}", load.name)
 }
 
-fn file_name(pieces: Pieces) -> &'static str {
-    match pieces {
-        Pieces::One => "contiguous.raw",
-        Pieces::Many => "fragmented.raw",
+impl Mounted {
+    fn new(context: &Context, layout: Layout, size: u64) -> Result<Self> {
+        let name = layout.to_string().replace(' ', "-");
+        let backing = context.file(&format!("{name}.ext4"));
+        let mut create = context.extant();
+        create.args(["create", "--quiet"]).arg(&backing);
+        measured::measure(create.arg(size_word(device_bytes(size))))?;
+        let directory = context.file(&name);
+        fs::create_dir(&directory)?;
+        Self::at(layout, backing, directory, size)
     }
-}
 
-/// Makes an image that is written; returns its extents.
-fn make(context: &Context, pieces: Pieces, size: u64) -> Result<u64> {
-    let path = context.file(file_name(pieces));
-    let mut image = File::create_new(&path)?;
-    match pieces {
-        Pieces::One => fallocate(&image, FallocateFlags::empty(), 0, size)?,
-        Pieces::Many => allocate_in_turns(&image, &context.file("other"), size)?,
+    /// In the written file `backing`, mounted at `directory`.
+    fn at(layout: Layout, backing: PathBuf, directory: PathBuf, size: u64) -> Result<Self> {
+        let device = Arc::new(HostDevice::open(&backing, &HostOptions::default())?);
+        build(layout, device, size)?;
+        let device = LoopDevice::attach_with(&backing, DirectIo::On, 4096);
+        Ok(Self {
+            image: directory.join(NAME),
+            _mount: Mount::new("ext4", device.path(), &directory, ""),
+            _device: device,
+        })
     }
-    let bytes = vec![0xA5; 1 << 20];
-    for _ in 0..size >> 20 {
-        image.write_all(&bytes)?;
-    }
-    image.sync_all()?;
-    let extents = filefrag_count(&path);
-    let least = size / BLOCK * FRAGMENTED_MIN_PERCENT / 100;
-    ensure!(
-        pieces == Pieces::One || extents >= least,
-        "this file system does not fragment: {extents} extents, {least} wanted"
-    );
-    Ok(extents)
-}
-
-fn allocate_in_turns(image: &File, other: &Path, size: u64) -> Result<()> {
-    let between = File::create_new(other)?;
-    for at in (0..size).step_by(BLOCK as usize) {
-        for file in [image, &between] {
-            fallocate(file, FallocateFlags::empty(), at, BLOCK)?;
-        }
-    }
-    Ok(fs::remove_file(other)?)
 }
 
 fn sample(
     context: &Context,
-    pieces: Pieces,
+    place: &Mounted,
+    layout: Layout,
     side: Side,
     size: u64,
     metrics: &mut Metrics,
 ) -> Result<()> {
-    let file = context.file(file_name(pieces));
+    let file = &place.image;
     context.settle();
     memory::drop_caches()?;
-    let server = Serving::of(Kind::raw("full")).start(context, side, &file)?;
+    let server = Serving::of(Kind::raw("full")).start(context, side, file)?;
     let server = server.context("the default engine")?;
     for load in &LOADS {
         let fio = load.fio(context, &server.uri, size);
@@ -151,23 +129,23 @@ fn sample(
         let command = format!(
             "{}; {}",
             server.command,
-            shown(context, &fio.command(), &file)
+            shown(context, &fio.command(), file)
         );
-        metrics.record(&name(load, pieces, side), load.unit, &command, rate);
+        metrics.record(&name(load, layout, side), load.unit, &command, rate);
     }
     server.end()?;
     Ok(())
 }
 
 /// Rate with fragments over rate with one extent, ours over the peer's: the median of the rounds.
-fn kept(metrics: &Metrics, load: &Load) -> Result<f64> {
-    let samples = |pieces, side| {
-        let metric = metrics.of(&name(load, pieces, side), load.unit)?;
+fn kept(metrics: &Metrics, load: &Load, layout: Layout) -> Result<f64> {
+    let samples = |layout, side| {
+        let metric = metrics.of(&name(load, layout, side), load.unit)?;
         anyhow::Ok(&metric.samples)
     };
     let [ours, theirs] = Side::BOTH.map(|side| {
-        let one = samples(Pieces::One, side)?.iter();
-        let many = samples(Pieces::Many, side)?.iter();
+        let one = samples(Layout::Contiguous, side)?.iter();
+        let many = samples(layout, side)?.iter();
         anyhow::Ok(many.zip(one).map(|(many, one)| many / one))
     });
     let ratios: Vec<_> = ours?
@@ -178,11 +156,13 @@ fn kept(metrics: &Metrics, load: &Load) -> Result<f64> {
 }
 
 fn evaluate(outcome: &mut Outcome) -> Result<()> {
-    let mut worst = (f64::MAX, "");
+    let mut worst = (f64::MAX, String::new());
     for load in &LOADS {
-        let kept = kept(&outcome.metrics, load)?;
-        if kept < worst.0 {
-            worst = (kept, load.name);
+        for layout in FRAGMENTED {
+            let kept = kept(&outcome.metrics, load, layout)?;
+            if kept < worst.0 {
+                worst = (kept, format!("{}, {layout}", load.name));
+            }
         }
     }
     outcome.goals.insert(KEPT_GOAL, worst.0.into());
@@ -194,76 +174,84 @@ fn evaluate(outcome: &mut Outcome) -> Result<()> {
 fn table(metrics: &Metrics) -> Result<Table> {
     let mut table = Table::new(&[
         "on the machine's disk",
-        "extant, 1 extent",
-        "spread",
-        "fragments",
+        "extents",
+        "extant",
         "spread",
         "/ 1 extent",
-        "qemu-nbd, 1 extent",
-        "fragments",
+        "qemu-nbd",
+        "spread",
         "/ 1 extent",
         "kept, extant / qemu-nbd",
     ]);
-    let extents = Pieces::ALL.map(|pieces| {
-        let metric = metrics.get(&format!("{PLACE}, {pieces}"), EXTENTS);
-        table::median(metric)
-    });
-    let [one, many] = extents;
-    let none = String::new;
-    table.row(vec![
-        EXTENTS.to_owned(),
-        one.clone(),
-        none(),
-        many.clone(),
-        none(),
-        none(),
-        one,
-        many,
-        none(),
-        none(),
-    ]);
     for load in &LOADS {
-        let mut row = vec![format!("{}, {}", load.name, load.unit)];
-        for side in Side::BOTH {
-            let names = Pieces::ALL.map(|pieces| name(load, pieces, side));
-            for name in &names {
-                let rate = metrics.get(name, load.unit);
+        for layout in Layout::ALL {
+            let extents = metrics.get(&format!("{PLACE}, {layout}"), EXTENTS);
+            let mut row = vec![
+                format!("{}, {}, {layout}", load.name, load.unit),
+                table::median(extents),
+            ];
+            for side in Side::BOTH {
+                let name = name(load, layout, side);
+                let rate = metrics.get(&name, load.unit);
+                let one = self::name(load, Layout::Contiguous, side);
                 row.push(table::median(rate));
-                if side == Side::Extant {
-                    row.push(spread(rate));
-                }
+                row.push(spread(rate));
+                row.push(number(metrics.ratio(&name, &one, load.unit)?));
             }
-            row.push(number(metrics.ratio(&names[1], &names[0], load.unit)?));
+            row.push(number(kept(metrics, load, layout)?));
+            table.row(row);
         }
-        row.push(number(kept(metrics, load)?));
-        table.row(row);
     }
     Ok(table)
 }
 
 #[cfg(test)]
 mod tests {
+    use extant_testkit::workdir::Workdir;
+    use extant_testkit::{require, requires};
+
     use super::*;
+
+    #[test]
+    fn kernel_finds_the_image_of_the_engine_in_as_many_extents() {
+        const SIZE: u64 = 32 << 20;
+        require!(requires::root(), requires::tool("filefrag"));
+        let work = Workdir::new();
+        for layout in Layout::ALL {
+            let backing = work.path().join(format!("{layout}.ext4"));
+            let file = fs::File::create_new(&backing).unwrap();
+            file.set_len(device_bytes(SIZE)).unwrap();
+            let directory = work.directory(&layout.to_string());
+            let place = Mounted::at(layout, backing, directory, SIZE).unwrap();
+            let extents = filefrag_count(&place.image);
+            assert_eq!(fs::read(&place.image).unwrap(), vec![0xA5; SIZE as usize]);
+            match layout {
+                Layout::Contiguous => assert_eq!(extents, 1),
+                Layout::Spaced | Layout::Scattered => assert!(extents > 8000, "{extents}"),
+            }
+        }
+    }
 
     #[test]
     fn goal_is_the_load_in_which_we_keep_the_least_of_what_the_peer_keeps() {
         let mut outcome = Outcome::default();
         for load in &LOADS {
-            for (side, many) in [(Side::Extant, 30.0), (Side::Qemu, 40.0)] {
-                let many = if load.name == LOADS[4].name {
-                    many
-                } else {
-                    50.0
-                };
-                for (pieces, rate) in [(Pieces::One, 100.0), (Pieces::Many, many)] {
-                    let name = name(load, pieces, side);
+            for layout in Layout::ALL {
+                for (side, many) in [(Side::Extant, 30.0), (Side::Qemu, 40.0)] {
+                    let rate = match layout {
+                        Layout::Contiguous => 100.0,
+                        Layout::Scattered if load.name == LOADS[4].name => many,
+                        _ => 50.0,
+                    };
+                    let name = name(load, layout, side);
                     outcome.metrics.record(&name, load.unit, "", rate);
                 }
             }
         }
         evaluate(&mut outcome).unwrap();
         assert_eq!(outcome.goals[KEPT_GOAL], 0.75.into());
-        assert!(outcome.notes[0].ends_with(LOADS[4].name));
-        assert!(kept(&Metrics::default(), &LOADS[0]).is_err());
+        let worst = format!("{}, {}", LOADS[4].name, Layout::Scattered);
+        assert!(outcome.notes[0].ends_with(&worst));
+        assert!(kept(&Metrics::default(), &LOADS[0], Layout::Spaced).is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use extant_blockdev::{Device, MemoryDevice};
+use extant_blockdev::Device;
 use extant_ext4::{Assign, File, Filesystem, NewKind, NewNode, Options, Reserve};
 use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile, SyncMode};
 
@@ -18,7 +18,8 @@ use crate::random::Random;
 
 /// A block of the file system, and an extent of a fragmented image.
 pub(super) const BLOCK: u64 = 4096;
-const NAME: &[u8] = b"image";
+/// Name of the image in the root directory.
+pub(super) const NAME: &str = "image";
 const SEED: u64 = 21;
 /// Blocks that become free, and are taken, at a time.
 const BATCH: usize = 16;
@@ -50,12 +51,17 @@ impl fmt::Display for Layout {
     }
 }
 
-/// A file system with a written image of `size`, and the extents of that.
-pub(super) fn build(layout: Layout, size: u64) -> Result<(MemoryDevice, usize)> {
-    let device = Arc::new(MemoryDevice::new(2 * size + size / 4 + (64 << 20)));
+/// Bytes of the file system for an image of `size`.
+pub(super) fn device_bytes(size: u64) -> u64 {
+    2 * size + size / 4 + (64 << 20)
+}
+
+/// Makes a file system with a written image of `size` on a device of [`device_bytes`]; returns the
+/// extents of the image.
+pub(super) fn build(layout: Layout, device: Arc<dyn Device>, size: u64) -> Result<usize> {
     format(&*device)?;
-    let filesystem = open(device.clone())?;
-    let image = create(&filesystem, NAME)?;
+    let filesystem = open(device)?;
+    let image = create(&filesystem, NAME.as_bytes())?;
     if layout != Layout::Contiguous {
         let filler = create(&filesystem, b"filler")?;
         fill(&filesystem, &filler, size)?;
@@ -74,14 +80,13 @@ pub(super) fn build(layout: Layout, size: u64) -> Result<(MemoryDevice, usize)> 
     let extents = pieces(&[&image], size)?[0];
     drop(image);
     filesystem.close()?;
-    let device = Arc::into_inner(device);
-    Ok((device.expect("a closed file system"), extents))
+    Ok(extents)
 }
 
 /// The file system of [`build`] opened, with nothing in its cache, and the image in it.
 pub(super) fn open_image(device: Arc<dyn Device>) -> Result<(Filesystem, File)> {
     let filesystem = open(device)?;
-    let image = filesystem.root()?.lookup(NAME)?.file()?;
+    let image = filesystem.root()?.lookup(NAME.as_bytes())?.file()?;
     Ok((filesystem, image))
 }
 
@@ -156,14 +161,22 @@ fn shuffle(places: &mut [u64]) {
 
 #[cfg(test)]
 mod tests {
+    use extant_blockdev::MemoryDevice;
+
     use super::*;
 
     const SIZE: u64 = 32 << 20;
 
+    fn build_in_memory(layout: Layout) -> (Arc<MemoryDevice>, usize) {
+        let device = Arc::new(MemoryDevice::new(device_bytes(SIZE)));
+        let extents = build(layout, device.clone(), SIZE).unwrap();
+        (device, extents)
+    }
+
     #[test]
     fn image_has_one_extent_or_nearly_one_for_each_block() {
         let blocks = (SIZE / BLOCK) as usize;
-        let extents = |layout| build(layout, SIZE).unwrap().1;
+        let extents = |layout| build_in_memory(layout).1;
         assert_eq!(extents(Layout::Contiguous), 1);
         for layout in [Layout::Spaced, Layout::Scattered] {
             let found = extents(layout);
@@ -174,8 +187,8 @@ mod tests {
     #[test]
     fn fragments_in_order_lie_ahead_of_each_other_and_scattered_ones_in_half_of_the_cases() {
         let ahead = |layout| {
-            let (device, _) = build(layout, SIZE).unwrap();
-            let (filesystem, image) = open_image(Arc::new(device)).unwrap();
+            let (device, _) = build_in_memory(layout);
+            let (filesystem, image) = open_image(device).unwrap();
             let mut starts = Vec::new();
             image
                 .for_each_extent(ByteRange::new(0, SIZE), &mut |extent| {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use extant_blockdev::{Access, LoopDevice, LoopOptions};
+use extant_blockdev::{Access, LoopDevice, LoopOptions, MemoryDevice};
 use extant_export::{Address, Export, Exports, Server, ServerOptions};
 use extant_space::{ByteRange, ByteSize, SpaceFile};
 
-use super::layout::{BLOCK, Layout, build, open_image};
+use super::layout::{BLOCK, Layout, build, device_bytes, open_image};
 use super::load::{LOADS, Load};
 use super::seek_device::{BYTES_PER_SECOND, SeekDevice};
 use super::{ACCESSES_GOAL, EXTENTS, RATE_GOAL};
@@ -44,13 +44,13 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for layout in Layout::ALL {
         if is_wanted(options, layout) {
             context.step(format!("{PLACE}, {layout}: the image"));
-            let (device, extents) = build(layout, size)?;
+            let disk = Arc::new(SeekDevice::new(MemoryDevice::new(device_bytes(size))));
+            let extents = disk.free_of_cost(|| build(layout, disk.clone(), size))?;
             let subject = format!("{PLACE}, {layout}");
             outcome
                 .metrics
                 .record(&subject, EXTENTS, "", extents as f64);
             context.step(subject);
-            let disk = Arc::new(SeekDevice::new(device));
             sample(context, layout, &disk, size, outcome)?;
         }
     }
