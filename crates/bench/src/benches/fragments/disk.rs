@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn kernel_finds_the_image_of_the_engine_in_as_many_extents() {
-        const SIZE: u64 = 32 << 20;
+        const SIZE: u64 = 8 << 20;
         require!(requires::root(), requires::tool("filefrag"));
         let work = Workdir::new();
         for layout in Layout::ALL {
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(fs::read(&place.image).unwrap(), vec![0xA5; SIZE as usize]);
             match layout {
                 Layout::Contiguous => assert_eq!(extents, 1),
-                Layout::Spaced | Layout::Scattered => assert!(extents > 8000, "{extents}"),
+                Layout::Spaced | Layout::Scattered => assert!(extents > 2000, "{extents}"),
             }
         }
     }
@@ -237,7 +237,7 @@ mod tests {
         let mut outcome = Outcome::default();
         for load in &LOADS {
             for layout in Layout::ALL {
-                for (side, many) in [(Side::Extant, 30.0), (Side::Qemu, 40.0)] {
+                for (side, many) in [(Side::Extant, 25.0), (Side::Qemu, 50.0)] {
                     let rate = match layout {
                         Layout::Contiguous => 100.0,
                         Layout::Scattered if load.name == LOADS[4].name => many,
@@ -249,7 +249,7 @@ mod tests {
             }
         }
         evaluate(&mut outcome).unwrap();
-        assert_eq!(outcome.goals[KEPT_GOAL], 0.75.into());
+        assert_eq!(outcome.goals[KEPT_GOAL], 0.5.into());
         let worst = format!("{}, {}", LOADS[4].name, Layout::Scattered);
         assert!(outcome.notes[0].ends_with(&worst));
         assert!(kept(&Metrics::default(), &LOADS[0], Layout::Spaced).is_err());
