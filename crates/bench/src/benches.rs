@@ -7,6 +7,7 @@ mod accelerated;
 mod assign;
 mod cancel;
 mod ext4;
+mod fragments;
 mod images;
 mod mballoc;
 pub(crate) mod methods;
@@ -37,6 +38,7 @@ pub const ALL: &[&dyn Bench] = &[
     &stack::Stack,
     &mount::Mount,
     &images::Images,
+    &fragments::Fragments,
     &pool::Pool,
 ];
 

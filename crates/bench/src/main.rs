@@ -127,10 +127,10 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `images` and `mount`: measure only parts and samples whose name contains TEXT (all, if
-    /// given more than once). In `images`: creation, load, floor, modes, or of the modes a place,
-    /// image or engine. In `mount`: fallocate2, files, listing, tree, sqlite, log, transfer, or of
-    /// transfer such as "direct random"
+    /// In `images`, `mount` and `fragments`: measure only parts and samples whose name contains TEXT
+    /// (all, if given more than once). In `images`: creation, load, floor, modes, or of the modes a
+    /// place, image or engine. In `mount`: fallocate2, files, listing, tree, sqlite, log, transfer, or
+    /// of transfer such as "direct random". In `fragments`: disk, simulated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
@@ -262,8 +262,8 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         "--background-share and --pairs are for neighbour"
     );
     ensure!(
-        arguments.only.is_empty() || matches!(bench.name(), "images" | "mount"),
-        "--only is for images and mount"
+        arguments.only.is_empty() || ["images", "mount", "fragments"].contains(&bench.name()),
+        "--only is for images, mount and fragments"
     );
     needs::check(bench.needs())?;
     let options = Options {

@@ -14,9 +14,9 @@
 //! The *pieces* of a file are its physically contiguous runs, as `filefrag` counts them. For the
 //! files below, only the ranges that hold the program's file count.
 
-mod engine;
+pub(super) mod engine;
 mod kernel;
-mod pieces;
+pub(super) mod pieces;
 mod processes;
 mod program;
 

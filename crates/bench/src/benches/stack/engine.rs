@@ -108,7 +108,7 @@ impl ImageFile for Stack {
 }
 
 /// Makes a file system on a device that is a hole.
-fn format(device: &dyn Device) -> Result<()> {
+pub(in crate::benches) fn format(device: &dyn Device) -> Result<()> {
     let work = Workdir::new();
     let path = work.path().join("image");
     let file = std::fs::File::create_new(&path)?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use extant_space::{ByteRange, SpaceFile};
 
 /// Pieces of the first `bytes` of the first of `files`, then of the same data in each next file.
-pub(super) fn pieces(files: &[&dyn SpaceFile], bytes: u64) -> Result<Vec<usize>> {
+pub(in crate::benches) fn pieces(files: &[&dyn SpaceFile], bytes: u64) -> Result<Vec<usize>> {
     let mut ranges = vec![ByteRange::new(0, bytes)];
     let mut pieces = Vec::new();
     for file in files {
