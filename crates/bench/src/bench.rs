@@ -53,7 +53,8 @@ pub struct Options {
     pub size_bytes: Option<u64>,
     /// Share of the disk of a further background load in `neighbour`.
     pub background_share: Option<BackgroundShare>,
-    /// Words that names of parts and samples must contain in `images`.
+    /// Words that names of parts and samples must contain in `images` and
+    /// `exports`.
     pub only: Vec<String>,
     /// Most pairs of intervals in `neighbour`.
     pub pairs: Option<usize>,

@@ -6,6 +6,7 @@
 mod accelerated;
 mod assign;
 mod cancel;
+pub(crate) mod exports;
 mod ext4;
 mod images;
 mod mballoc;
@@ -37,6 +38,7 @@ pub const ALL: &[&dyn Bench] = &[
     &stack::Stack,
     &mount::Mount,
     &images::Images,
+    &exports::Exports,
     &pool::Pool,
 ];
 

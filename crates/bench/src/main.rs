@@ -24,7 +24,7 @@
 //!
 //! [`Outcome`]: bench::Outcome
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bench;
 mod benches;
@@ -63,6 +63,7 @@ use extant_fuse::options::IoUring;
 use extant_space::{BackgroundShare, ByteSize};
 
 use crate::bench::{Bench, Context, Options};
+use crate::benches::exports::noop;
 use crate::benches::methods;
 use crate::benches::mount::floor;
 use crate::benches::scaling::worker;
@@ -126,8 +127,9 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `images`: measure only parts and samples whose name contains TEXT (all, if given more
-    /// than once): creation, load, floor, modes, or of the modes a place, image or engine
+    /// In `images` and `exports`: measure only parts and samples whose name contains TEXT (all, if
+    /// given more than once): creation, load, floor, modes, or of modes and exports a place, image,
+    /// engine or client
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
@@ -164,6 +166,11 @@ enum Inner {
         directory: PathBuf,
         data: Option<PathBuf>,
     },
+    #[command(name = noop::WORD, hide = true)]
+    Noop {
+        socket: PathBuf,
+        bytes: u64,
+    },
     #[command(name = methods::WORD, hide = true)]
     Zeroes {
         file: PathBuf,
@@ -199,6 +206,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let io_uring = if *io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
+        Some(Inner::Noop { socket, bytes }) => noop::serve(socket, *bytes)?,
         Some(Inner::Zeroes {
             file,
             bytes,
@@ -259,8 +267,8 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         "--background-share and --pairs are for neighbour"
     );
     ensure!(
-        arguments.only.is_empty() || bench.name() == "images",
-        "--only is for images"
+        arguments.only.is_empty() || ["images", "exports"].contains(&bench.name()),
+        "--only is for images and exports"
     );
     needs::check(bench.needs())?;
     let options = Options {

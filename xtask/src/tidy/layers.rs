@@ -82,7 +82,13 @@ pub const LAYERS: &[Layer] = &[
     tool(TEST_KIT, &["extant-space"]),
     tool(
         BENCH,
-        &["extant-pool", "extant-mount", "extant-page", TEST_KIT],
+        &[
+            "extant-pool",
+            "extant-mount",
+            "extant-vhost",
+            "extant-page",
+            TEST_KIT,
+        ],
     ),
     tool("extant-examples", &["extant-hostfs"]),
     tool("xtask", &[]),

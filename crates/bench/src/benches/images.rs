@@ -14,10 +14,10 @@
 
 mod creation;
 mod floor;
-mod image;
+pub(super) mod image;
 mod load;
 mod modes;
-mod server;
+pub(super) mod server;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

@@ -9,13 +9,13 @@ use crate::peers;
 
 /// The program that makes an image and serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::benches) enum Side {
     Extant,
     Qemu,
 }
 
 impl Side {
-    pub(super) const BOTH: [Self; 2] = [Self::Extant, Self::Qemu];
+    pub(in crate::benches) const BOTH: [Self; 2] = [Self::Extant, Self::Qemu];
 }
 
 impl fmt::Display for Side {
@@ -29,14 +29,14 @@ impl fmt::Display for Side {
 
 /// A format and a mode of preallocation, by the names that both sides have for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) format: &'static str,
-    pub(super) mode: &'static str,
+pub(in crate::benches) struct Kind {
+    pub(in crate::benches) format: &'static str,
+    pub(in crate::benches) mode: &'static str,
 }
 
 impl Kind {
     /// All kinds of images.
-    pub(super) const ALL: [Self; 7] = [
+    pub(in crate::benches) const ALL: [Self; 7] = [
         Self::raw("off"),
         Self::raw("falloc"),
         Self::raw("full"),
@@ -46,14 +46,14 @@ impl Kind {
         Self::qcow2("full"),
     ];
 
-    pub(super) const fn raw(mode: &'static str) -> Self {
+    pub(in crate::benches) const fn raw(mode: &'static str) -> Self {
         Self {
             format: "raw",
             mode,
         }
     }
 
-    pub(super) const fn qcow2(mode: &'static str) -> Self {
+    pub(in crate::benches) const fn qcow2(mode: &'static str) -> Self {
         Self {
             format: "qcow2",
             mode,
@@ -61,12 +61,18 @@ impl Kind {
     }
 
     /// Whether it is fully allocated at creation.
-    pub(super) fn takes_space(self) -> bool {
+    pub(in crate::benches) fn takes_space(self) -> bool {
         matches!(self.mode, "falloc" | "full")
     }
 
     /// The command by which a side makes such an image.
-    pub(super) fn create(self, context: &Context, side: Side, file: &Path, size: u64) -> Command {
+    pub(in crate::benches) fn create(
+        self,
+        context: &Context,
+        side: Side,
+        file: &Path,
+        size: u64,
+    ) -> Command {
         match side {
             Side::Extant => {
                 let mut command = context.extant();

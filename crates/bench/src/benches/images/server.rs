@@ -18,23 +18,23 @@ use crate::bench::Context;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server; it is killed when this is dropped, if it still runs.
-pub(super) struct Server {
+pub(in crate::benches) struct Server {
     child: Child,
-    pub(super) uri: String,
+    pub(in crate::benches) uri: String,
     /// As one would type it.
-    pub(super) command: String,
+    pub(in crate::benches) command: String,
 }
 
 /// How a server does I/O on host files; both have these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aio {
+pub(in crate::benches) enum Aio {
     Threads,
     Native,
     IoUring,
 }
 
 impl Aio {
-    pub(super) const ALL: [Self; 3] = [Self::Threads, Self::Native, Self::IoUring];
+    pub(in crate::benches) const ALL: [Self; 3] = [Self::Threads, Self::Native, Self::IoUring];
 }
 
 impl fmt::Display for Aio {
@@ -49,7 +49,7 @@ impl fmt::Display for Aio {
 
 /// Treatment of the rest of a new cluster by QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(in crate::benches) enum Fill {
     /// It is zeroed, by `fallocate`.
     Zeroed,
     /// Zeros are written to it.
@@ -58,15 +58,15 @@ pub(super) enum Fill {
 
 /// How an image is served.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Serving {
-    pub(super) kind: Kind,
+pub(in crate::benches) struct Serving {
+    pub(in crate::benches) kind: Kind,
     /// `None`: our default, and QEMU's native.
-    pub(super) aio: Option<Aio>,
-    pub(super) fill: Fill,
+    pub(in crate::benches) aio: Option<Aio>,
+    pub(in crate::benches) fill: Fill,
 }
 
 impl Serving {
-    pub(super) fn of(kind: Kind) -> Self {
+    pub(in crate::benches) fn of(kind: Kind) -> Self {
         Self {
             kind,
             aio: None,
@@ -75,7 +75,7 @@ impl Serving {
     }
 
     /// Serves `file` without any page cache. `None`: the server has no such engine here.
-    pub(super) fn start(
+    pub(in crate::benches) fn start(
         self,
         context: &Context,
         side: Side,
@@ -90,13 +90,10 @@ impl Serving {
             Side::Extant => "--socket",
             Side::Qemu => "-k",
         };
-        command.arg(option).arg(&socket).stdout(Stdio::null());
-        let server = Server {
-            uri: format!("nbd+unix:///image?socket={}", socket.display()),
-            command: shown(context, &command, file),
-            child: command.spawn()?,
-        };
-        match server.wait_for(&socket) {
+        command.arg(option).arg(&socket);
+        let shown = shown(context, &command, file);
+        let server = Server::spawn(command, shown, &socket)?;
+        match server.wait_until(|| is_listening(&socket)) {
             Err(_) if self.may_be_missing(side) => Ok(None),
             server => server.map(Some),
         }
@@ -147,9 +144,23 @@ impl Serving {
 }
 
 impl Server {
-    fn wait_for(mut self, socket: &Path) -> Result<Self> {
+    /// Starts `command`, which serves an export `image` if it is one of NBD.
+    pub(in crate::benches) fn spawn(
+        mut command: Command,
+        shown: String,
+        socket: &Path,
+    ) -> Result<Self> {
+        Ok(Self {
+            uri: format!("nbd+unix:///image?socket={}", socket.display()),
+            command: shown,
+            child: command.stdout(Stdio::null()).spawn()?,
+        })
+    }
+
+    /// Waits until it serves.
+    pub(in crate::benches) fn wait_until(mut self, is_ready: impl Fn() -> bool) -> Result<Self> {
         let start = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while !is_ready() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("`{}` ended with {status}", self.command);
             }
@@ -164,14 +175,14 @@ impl Server {
     }
 
     /// Processor time that it has used so far.
-    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+    pub(in crate::benches) fn cpu_seconds(&self) -> Result<f64> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let ticks = cpu_ticks(&text).context("the server's stat")?;
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
     /// Ends it in order; returns the most memory that it had, in bytes.
-    pub(super) fn end(mut self) -> Result<u64> {
+    pub(in crate::benches) fn end(mut self) -> Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let peak = peak_bytes(&text).context("the server's status")?;
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
@@ -189,8 +200,13 @@ impl Drop for Server {
     }
 }
 
+/// Whether a server accepts connections at `socket`.
+pub(in crate::benches) fn is_listening(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
 /// A command without the directories of this run.
-pub(super) fn shown(context: &Context, command: &Command, file: &Path) -> String {
+pub(in crate::benches) fn shown(context: &Context, command: &Command, file: &Path) -> String {
     let directory = file.parent().unwrap_or(Path::new("")).display().to_string();
     context.shown(command).replace(&directory, "DIR")
 }
