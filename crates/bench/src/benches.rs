@@ -6,6 +6,7 @@
 mod accelerated;
 mod assign;
 mod cancel;
+pub(crate) mod exports;
 mod ext4;
 mod fragments;
 mod images;
@@ -39,6 +40,7 @@ pub const ALL: &[&dyn Bench] = &[
     &mount::Mount,
     &images::Images,
     &fragments::Fragments,
+    &exports::Exports,
     &pool::Pool,
 ];
 

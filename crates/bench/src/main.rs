@@ -24,7 +24,7 @@
 //!
 //! [`Outcome`]: bench::Outcome
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bench;
 mod benches;
@@ -63,6 +63,7 @@ use extant_fuse::options::IoUring;
 use extant_space::{BackgroundShare, ByteSize};
 
 use crate::bench::{Bench, Context, Options};
+use crate::benches::exports::noop;
 use crate::benches::methods;
 use crate::benches::mount::floor;
 use crate::benches::scaling::worker;
@@ -127,10 +128,11 @@ struct Arguments {
     #[arg(long, value_name = "PERCENT")]
     background_share: Option<BackgroundShare>,
 
-    /// In `images`, `mount` and `fragments`: measure only parts and samples whose name contains TEXT
-    /// (all, if given more than once). In `images`: creation, load, floor, modes, or of the modes a
-    /// place, image or engine. In `mount`: fallocate2, files, listing, tree, sqlite, log, transfer, or
-    /// of transfer such as "direct random". In `fragments`: disk, simulated
+    /// In `images`, `exports`, `mount` and `fragments`: measure only parts and samples whose name
+    /// contains TEXT (all, if given more than once). In `images`: creation, load, floor, modes, or of
+    /// the modes a place, image or engine; likewise in `exports`, and a client. In `mount`:
+    /// fallocate2, files, listing, tree, sqlite, log, transfer, or of transfer such as "direct
+    /// random". In `fragments`: disk, simulated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
@@ -167,6 +169,11 @@ enum Inner {
         directory: PathBuf,
         data: Option<PathBuf>,
     },
+    #[command(name = noop::WORD, hide = true)]
+    Noop {
+        socket: PathBuf,
+        bytes: u64,
+    },
     #[command(name = methods::WORD, hide = true)]
     Zeroes {
         file: PathBuf,
@@ -202,6 +209,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let io_uring = if *io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
+        Some(Inner::Noop { socket, bytes }) => noop::serve(socket, *bytes)?,
         Some(Inner::Zeroes {
             file,
             bytes,
@@ -255,6 +263,9 @@ fn measure(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The benches that `--only` is for.
+const SELECTIVE: [&str; 4] = ["images", "exports", "mount", "fragments"];
+
 fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report> {
     ensure!(
         arguments.background_share.is_none() && arguments.pairs.is_none()
@@ -262,8 +273,9 @@ fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report>
         "--background-share and --pairs are for neighbour"
     );
     ensure!(
-        arguments.only.is_empty() || ["images", "mount", "fragments"].contains(&bench.name()),
-        "--only is for images, mount and fragments"
+        arguments.only.is_empty() || SELECTIVE.contains(&bench.name()),
+        "--only is for {}",
+        SELECTIVE.join(", ")
     );
     needs::check(bench.needs())?;
     let options = Options {

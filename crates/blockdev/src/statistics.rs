@@ -99,7 +99,7 @@ impl<D: Device> Device for Statistics<D> {
     fn submit(&self, requests: &mut [Request<'_>]) {
         let started = Instant::now();
         self.inner.submit(requests);
-        let nanoseconds = nanoseconds_since(started);
+        let nanoseconds = nanoseconds_between(started, Instant::now());
         let shard = self.shard();
         for request in requests {
             let operation = &request.operation;
@@ -162,8 +162,8 @@ impl Shard {
     }
 }
 
-fn nanoseconds_since(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+fn nanoseconds_between(start: Instant, end: Instant) -> u64 {
+    u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The number of this thread, counted from 0 in the order of their first operation.

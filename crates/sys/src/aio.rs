@@ -9,8 +9,13 @@
 //! A queue can receive calls while others are in flight ([`CallQueue::input`]): the kernel signals
 //! the end of calls through an eventfd, which is polled together with the input.
 //!
+//! Events are taken from the ring that the kernel maps into the process ([`ended_ring`]); the
+//! system call is made only to wait for one.
+//!
 //! Safety invariant: a call in a slot is not moved or dropped while the kernel may use its memory:
 //! [`Aio::run`] returns or unwinds only after every call that the kernel has.
+
+mod ended_ring;
 
 use std::fs::File;
 use std::io;
@@ -263,6 +268,16 @@ impl<'r, 'a> Flights<'r, 'a> {
         let Aio {
             context, events, ..
         } = &mut *self.aio;
+        // SAFETY: the context is this one's own, which is borrowed mutably.
+        let in_ring = unsafe { ended_ring::take(*context, events) };
+        match (in_ring, least) {
+            (Some(count), _) if count > 0 => {
+                self.in_kernel -= count;
+                return count;
+            }
+            (Some(_), Least::None) => return 0,
+            _ => {}
+        }
         let mut no_time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,

@@ -34,6 +34,8 @@ pub const PACKAGES: &[&str] = &[
     "python3",
     "python3-libnbd",
     "qemu-utils",
+    // qemu-storage-daemon
+    "qemu-system-common",
     // pools and volumes, as libvirt sees them
     "libvirt-clients",
     "libvirt-daemon",

@@ -31,6 +31,9 @@ const UNSIGNALLED_MAX: u32 = 32;
 /// The device is asked to watch for kicks while transfers are in flight if the next one is expected
 /// to take longer to end: a kick costs both sides a system call.
 const WATCH_AFTER: Duration = Duration::from_micros(30);
+/// Checks of the ring between two yields of the processor, each of which is a system call: about a
+/// microsecond.
+const CHECKS_PER_YIELD: u32 = 16;
 
 /// Passes slow requests to other threads.
 pub(crate) type Delegate<'a> = &'a dyn Fn(Request);
@@ -53,8 +56,10 @@ pub(crate) struct Transfers<'a> {
     is_signal_due: bool,
     unsignalled: u32,
     polling: Polling,
-    /// Moving average of the time of a transfer.
+    /// Moving average of the time of a transfer, by those of which the time is taken: one at a
+    /// time.
     latency: Duration,
+    timed: Option<(usize, Instant)>,
     /// The driver was asked to kick.
     is_armed: bool,
 }
@@ -67,7 +72,6 @@ struct Slot {
     active: usize,
     /// First byte of the request's data.
     start: u64,
-    started: Instant,
 }
 
 /// A read or write in flight.
@@ -99,6 +103,7 @@ impl<'a> Transfers<'a> {
             unsignalled: 0,
             polling: Polling::default(),
             latency: Duration::ZERO,
+            timed: None,
             is_armed: false,
         }
     }
@@ -190,7 +195,8 @@ impl<'a> Transfers<'a> {
         let slot = &mut self.slots[slot];
         slot.active = at;
         slot.start = start;
-        slot.started = Instant::now();
+        self.timed
+            .get_or_insert_with(|| (transfer.tag, Instant::now()));
         self.in_flight += 1;
         if active.started == active.request.length {
             self.current = None;
@@ -246,7 +252,6 @@ impl<'a> Transfers<'a> {
             is_large,
             active: 0,
             start: 0,
-            started: Instant::now(),
         });
         self.small_count += usize::from(!is_large);
         Some(self.slots.len() - 1)
@@ -271,11 +276,13 @@ impl<'a> Transfers<'a> {
     fn wait(&mut self) {
         let ring = &self.context.ring;
         let found = self.polling.poll(|| {
-            if ring.is_stopping() || ring.has_next() {
-                Ok(())
-            } else {
-                Err(std::io::ErrorKind::WouldBlock.into())
+            for _ in 0..CHECKS_PER_YIELD {
+                if ring.is_stopping() || ring.has_next() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
             }
+            Err(std::io::ErrorKind::WouldBlock.into())
         });
         if found.is_some() || ring.arm() {
             return;
@@ -350,7 +357,9 @@ impl TransferStream for Transfers<'_> {
     fn ended(&mut self, transfer: Transfer, result: Result<()>) {
         let slot = &self.slots[transfer.tag];
         let (at, start) = (slot.active, slot.start);
-        self.latency = (7 * self.latency + slot.started.elapsed()) / 8;
+        if let Some((_, started)) = self.timed.take_if(|(tag, _)| *tag == transfer.tag) {
+            self.latency = (7 * self.latency + started.elapsed()) / 8;
+        }
         let active = self.active[at].as_mut().expect("it is in flight");
         active.in_flight -= 1;
         self.in_flight -= 1;

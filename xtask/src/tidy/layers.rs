@@ -86,6 +86,7 @@ pub const LAYERS: &[Layer] = &[
             "extant-pool",
             "extant-mount",
             "extant-export",
+            "extant-vhost",
             "extant-page",
             TEST_KIT,
         ],

@@ -90,13 +90,10 @@ impl Serving {
             Side::Extant => "--socket",
             Side::Qemu => "-k",
         };
-        command.arg(option).arg(&socket).stdout(Stdio::null());
-        let server = Server {
-            uri: format!("nbd+unix:///image?socket={}", socket.display()),
-            command: shown(context, &command, file),
-            child: command.spawn()?,
-        };
-        match server.wait_for(&socket) {
+        command.arg(option).arg(&socket);
+        let shown = shown(context, &command, file);
+        let server = Server::spawn(command, shown, &socket)?;
+        match server.wait_until(|| is_listening(&socket)) {
             Err(_) if self.may_be_missing(side) => Ok(None),
             server => server.map(Some),
         }
@@ -147,9 +144,23 @@ impl Serving {
 }
 
 impl Server {
-    fn wait_for(mut self, socket: &Path) -> Result<Self> {
+    /// Starts `command`, which serves an export `image` if it is one of NBD.
+    pub(in crate::benches) fn spawn(
+        mut command: Command,
+        shown: String,
+        socket: &Path,
+    ) -> Result<Self> {
+        Ok(Self {
+            uri: format!("nbd+unix:///image?socket={}", socket.display()),
+            command: shown,
+            child: command.stdout(Stdio::null()).spawn()?,
+        })
+    }
+
+    /// Waits until it serves.
+    pub(in crate::benches) fn wait_until(mut self, is_ready: impl Fn() -> bool) -> Result<Self> {
         let start = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while !is_ready() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("`{}` ended with {status}", self.command);
             }
@@ -187,6 +198,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a server accepts connections at `socket`.
+pub(in crate::benches) fn is_listening(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
 }
 
 /// A command without the directories of this run.
