@@ -37,6 +37,13 @@ pub const PACKAGES: &[&str] = &[
     // pools and volumes, as libvirt sees them
     "libvirt-clients",
     "libvirt-daemon",
+    // images of a Ceph cluster, and the other programs for them
+    "ceph-common",
+    "ceph-mgr",
+    "ceph-mon",
+    "ceph-osd",
+    "librbd1",
+    "qemu-block-extra",
     // pages in a browser, and the picture of cargo xtask screenshot
     "chromium",
     "pngquant",

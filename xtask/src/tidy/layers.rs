@@ -51,6 +51,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-provision", &["extant-sys"]),
     layer("extant-hostfs", &["extant-provision"]),
     layer("extant-nbd", &["extant-blockdev"]),
+    layer("extant-rbd", &["extant-blockdev"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
         "extant-image",
