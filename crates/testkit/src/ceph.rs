@@ -234,7 +234,7 @@ impl Ceph {
     /// # Panics
     /// When it fails.
     pub fn freeze_osd(&self, number: usize) {
-        signal(&self.osds[number], Signal::STOP);
+        freeze(&self.osds[number]);
     }
 
     /// Continues one that was stopped.
@@ -259,7 +259,7 @@ impl Ceph {
     /// # Panics
     /// When it fails.
     pub fn freeze_monitor(&self) {
-        signal(&self.monitor, Signal::STOP);
+        freeze(&self.monitor);
     }
 
     /// Continues the monitor.
@@ -433,6 +433,32 @@ fn spawn(daemon: &Command, directory: &Path) -> Child {
         .process_group(0);
     let spawned = command.spawn();
     spawned.unwrap_or_else(|error| panic!("{}: {error}", command::line(&command)))
+}
+
+/// Stops a process, and waits until the last of its threads has stopped.
+fn freeze(child: &Child) {
+    signal(child, Signal::STOP);
+    let is_stopped = |thread: &Path| {
+        let state = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+        state
+            .rsplit(')')
+            .next()
+            .is_none_or(|rest| rest.starts_with(" T"))
+    };
+    let threads = PathBuf::from(format!("/proc/{}/task", child.id()));
+    let start = Instant::now();
+    loop {
+        let threads = fs::read_dir(&threads).expect("a process of ours");
+        if threads.flatten().all(|thread| is_stopped(&thread.path())) {
+            return;
+        }
+        assert!(
+            start.elapsed() < START_TIMEOUT,
+            "{} has not stopped",
+            child.id()
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn signal(child: &Child, signal: Signal) {

@@ -55,7 +55,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
         "extant-image",
-        &["extant-nbd", "extant-hostfs", "extant-ondisk"],
+        &["extant-nbd", "extant-rbd", "extant-hostfs", "extant-ondisk"],
     ),
     layer("extant-pool", &["extant-ext4", "extant-image"]),
     layer("extant-libvirt", &["extant-pool"]),
