@@ -6,7 +6,7 @@ use extant_image::hold::is_export;
 use extant_space::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 
-/// Refuses the URI of an NBD export where only a file of the host has a meaning.
+/// Refuses an NBD export and an image of a cluster where only a file of the host has a meaning.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -16,8 +16,8 @@ pub fn refuse_export(path: &Path) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported)
         .at(path)
-        .detail("an NBD export is not a file of this host")
-        .advice("exports are for fs, mount, serve, image, pools and --in"))
+        .detail("an NBD export or RBD image is not a file of this host")
+        .advice("these are for fs, mount, serve, map, image, pools and --in"))
 }
 
 /// A path of the host, or inside a file-system image.

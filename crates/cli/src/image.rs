@@ -32,7 +32,7 @@ use extant_ext4::FollowLast;
 use extant_hostfs::HostFile;
 use extant_image::detect::Purpose;
 use extant_image::hold::is_export;
-use extant_image::{Format, Layer, ReferencedFiles, open_file, open_layer};
+use extant_image::{Format, Layer, ReferencedFiles, hold_export, open_file, open_layer};
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::exit::{self, Style};
@@ -188,8 +188,13 @@ impl LookArgs {
     fn open_file(&self, share: ShareArgs) -> Result<OpenFile> {
         match &self.image {
             Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
-            None if is_export(&self.file) => Ok((open_file(&self.file)?, None)),
+            None if share.force_share && is_export(&self.file) => {
+                Ok((open_file(&self.file)?, None))
+            }
             None => {
+                if let Some(held) = hold_export(&self.file) {
+                    return Ok((held?, None));
+                }
                 let file = HostFile::open_read(&self.file)?;
                 if !share.force_share {
                     extant_image::lock(&file, extant_image::LockAccess::Read)

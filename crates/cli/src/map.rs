@@ -181,7 +181,8 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
     let paint = paint(args.color, &stdout);
     let is_terminal = stdout.is_terminal();
     let targets = args.pictures.targets()?;
-    if args.image.is_none() {
+    // The layers below an export are on its server.
+    if args.through && args.image.is_none() {
         args.paths.iter().try_for_each(|path| refuse_export(path))?;
     }
     if let Some(image) = &args.image {

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use extant_image::hold::cluster_image;
 use extant_space::{ByteSize, CancelToken, Error, ErrorKind, Result};
 
 use crate::arguments::parse_size;
@@ -47,6 +48,7 @@ Examples:
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
   extant serve --pool vms web.qcow2 --socket s      a volume of a pool
+  extant serve rbd:vms/web:id=me --socket s         an image of a Ceph cluster, in QEMU's syntax
   extant serve vm.qcow2 --vhost-user /run/vm.sock   a disk of a virtual machine, with shared memory
   extant serve vm.qcow2 --ublk                      /dev/ublkb0, a disk of this machine
   extant serve vm.raw --listen 0.0.0.0:10809 --tls-creds /etc/pki/qemu
@@ -209,7 +211,15 @@ impl ServeArgs {
             let name = match (&self.name, &served.name) {
                 (Some(name), _) => OsStr::new(name),
                 (None, Some(name)) => name,
-                (None, None) => served.path.file_name().unwrap_or_default(),
+                (None, None) => match cluster_image(&served.path)? {
+                    Some(image) => {
+                        return Ok(Wanted {
+                            name: image.own_name(),
+                            path: served.path.clone(),
+                        });
+                    }
+                    None => served.path.file_name().unwrap_or_default(),
+                },
             };
             let name = name.to_str().map(str::to_owned).ok_or_else(|| {
                 Error::new(ErrorKind::InvalidArgument)

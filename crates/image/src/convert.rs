@@ -13,6 +13,7 @@
 
 mod copy;
 mod stride;
+mod to_cluster;
 mod zeros;
 
 use std::num::NonZeroU64;
@@ -36,6 +37,8 @@ use crate::new_image::NewImage;
 use crate::options::{BackingFile, ImageOptions};
 use crate::referenced_file::{beside, known_format};
 use copy::{Copy, Write};
+
+pub use to_cluster::convert_to_cluster;
 
 /// How a copy is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,14 @@
 //! Opening images, disks and exports of NBD servers; exclusive access; detection of other users.
 //!
-//! A path that is an NBD URI (`nbd+unix:///NAME?socket=PATH`) names an export.
+//! A path that is an NBD URI (`nbd+unix:///NAME?socket=PATH`) names an export, and one in QEMU's
+//! syntax for Ceph (`rbd:POOL/IMAGE`) an image of a cluster. Neither is a file of this host.
 //!
 //! The owner has claimed the disk, or holds our lock and QEMU's locks on the file. Users that
 //! respect neither (loop devices, mounts, other programs) are searched for.
 //!
 //! NBD has no locks: a client that writes excludes others of this host ([`NbdDevice`]). To exclude
-//! other hosts is the duty of the server or the caller.
+//! other hosts is the duty of the server or the caller. RBD excludes other clients of the cluster
+//! ([`RbdDevice`]).
 
 mod busy;
 
@@ -15,13 +17,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, HostAccess, HostDevice, HostOptions};
+use extant_blockdev::{Device, HostAccess, HostCache, HostDevice, HostOptions};
 use extant_nbd::{NbdAccess, NbdDevice, NbdOptions, NbdUri};
+use extant_rbd::{RbdAccess, RbdCache, RbdDevice, RbdName};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
 
 use crate::lock::{LockAccess, lock};
+use crate::store::Store;
 
 pub use busy::{MountPoint, mounted_at};
 
@@ -31,6 +35,8 @@ pub enum OpenDevice {
     Host(HostDevice),
     /// An export of an NBD server.
     Nbd(NbdDevice),
+    /// An image of a Ceph cluster.
+    Rbd(RbdDevice),
 }
 
 impl OpenDevice {
@@ -39,6 +45,7 @@ impl OpenDevice {
         match self {
             Self::Host(device) => Arc::new(device),
             Self::Nbd(device) => Arc::new(device),
+            Self::Rbd(device) => Arc::new(device),
         }
     }
 }
@@ -46,45 +53,98 @@ impl OpenDevice {
 /// Opens an image, disk or export, with only the exclusion of the device itself.
 ///
 /// # Errors
-/// Those of [`HostDevice::open`] and [`NbdDevice::connect`]; `InUse` names our mount if there is
-/// one.
+/// Those of [`HostDevice::open`], [`NbdDevice::connect`] and [`RbdDevice::open`]; `InUse` names our
+/// mount if there is one.
 pub fn open_device(path: &Path, options: &HostOptions) -> Result<OpenDevice> {
-    match open_export(path, options.access) {
-        Some(export) => export.map(OpenDevice::Nbd),
+    let is_read_only = options.access == HostAccess::ReadOnly;
+    match remote(path) {
+        Some(Remote::Nbd(uri)) => {
+            let access = if is_read_only {
+                NbdAccess::ReadOnly
+            } else {
+                NbdAccess::ReadWrite
+            };
+            connect(uri, access).map(OpenDevice::Nbd)
+        }
+        Some(Remote::Rbd(name)) => {
+            let access = if is_read_only {
+                RbdAccess::ReadOnly
+            } else {
+                RbdAccess::ReadWrite
+            };
+            let name: RbdName = name.parse()?;
+            let mut cluster = name.cluster();
+            if options.cache == HostCache::Direct {
+                cluster.cache = RbdCache::Off;
+            }
+            RbdDevice::open_by(&name, access, &cluster).map(OpenDevice::Rbd)
+        }
         None => HostDevice::open(path, options)
             .map(OpenDevice::Host)
             .map_err(|error| busy::explain(error, path)),
     }
 }
 
-/// The text of the URI of an export, valid or not; `None` for other paths.
-fn uri_text(path: &Path) -> Option<&str> {
-    path.to_str().filter(|text| NbdUri::is_uri(text))
+/// The text of a name that is none of this host, valid or not.
+enum Remote<'p> {
+    Nbd(&'p str),
+    Rbd(&'p str),
 }
 
-/// Whether `path` is the URI of an export.
-pub fn is_export(path: &Path) -> bool {
-    uri_text(path).is_some()
+fn remote(path: &Path) -> Option<Remote<'_>> {
+    match path.to_str()? {
+        text if NbdUri::is_uri(text) => Some(Remote::Nbd(text)),
+        text if RbdName::is_name(text) => Some(Remote::Rbd(text)),
+        _ => None,
+    }
 }
 
-/// Whether a process of this host changes the export that `path` is the URI of; `None` for other
-/// paths.
-pub fn is_export_written(path: &Path) -> Option<bool> {
-    let uri = uri_text(path)?.parse();
-    Some(uri.is_ok_and(|uri| NbdDevice::has_writer(&uri)))
-}
-
-/// Connects to the export that `path` is the URI of; `None` for other paths.
-pub fn open_export(path: &Path, access: HostAccess) -> Option<Result<NbdDevice>> {
-    let uri = uri_text(path)?.parse::<NbdUri>();
+fn connect(uri: &str, access: NbdAccess) -> Result<NbdDevice> {
     let options = NbdOptions {
-        access: match access {
-            HostAccess::ReadWrite => NbdAccess::ReadWrite,
-            HostAccess::ReadOnly => NbdAccess::ReadOnly,
-        },
+        access,
         ..NbdOptions::default()
     };
-    Some(uri.and_then(|uri| NbdDevice::connect(&uri, options)))
+    NbdDevice::connect(&uri.parse::<NbdUri>()?, options)
+}
+
+/// Whether `path` is the URI of an export, or the name of an image of a cluster.
+pub fn is_export(path: &Path) -> bool {
+    remote(path).is_some()
+}
+
+/// The image of a cluster that `path` names; `None` for other paths.
+///
+/// # Errors
+/// `InvalidArgument` for an invalid name.
+pub fn cluster_image(path: &Path) -> Result<Option<RbdName>> {
+    match remote(path) {
+        Some(Remote::Rbd(text)) => text.parse().map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Whether a process of this host changes the export that `path` is the URI of, or any client the
+/// image that it names; `None` for other paths.
+pub fn is_export_written(path: &Path) -> Option<bool> {
+    Some(match remote(path)? {
+        Remote::Nbd(uri) => uri.parse().is_ok_and(|uri| NbdDevice::has_writer(&uri)),
+        Remote::Rbd(name) => name.parse::<RbdName>().is_ok_and(|name| {
+            let opened = RbdDevice::open(&name, RbdAccess::ReadOnly);
+            opened.is_err_and(|error| error.kind() == ErrorKind::InUse)
+        }),
+    })
+}
+
+/// Opens, for reading and whatever others do meanwhile, the export or image that `path` names;
+/// `None` for other paths.
+pub fn open_export(path: &Path) -> Option<Result<Arc<dyn Store>>> {
+    Some(match remote(path)? {
+        Remote::Nbd(uri) => connect(uri, NbdAccess::ReadOnly).map(|export| Arc::new(export) as _),
+        Remote::Rbd(name) => name
+            .parse()
+            .and_then(|name| RbdDevice::open(&name, RbdAccess::Shared))
+            .map(|image| Arc::new(image) as _),
+    })
 }
 
 /// Opens an image, disk or export for long use: no other process changes it meanwhile, nor reads it

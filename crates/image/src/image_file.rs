@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
 use extant_provision::{Pace, Provisioner, Shared};
+use extant_rbd::{Image, RbdAccess, RbdDevice};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
 };
 
 use crate::format::Header;
+use crate::hold::cluster_image;
 use crate::image_format::Format;
 use crate::layer::{Layer, ReferencedFiles, open_path};
 use crate::lock::{LockAccess, lock};
@@ -28,6 +30,8 @@ pub struct ImageFile {
     pace: Pace,
     shared: Shared,
     is_disk: bool,
+    /// For an image of a Ceph cluster.
+    cluster_image: Option<Arc<Image>>,
     /// The file of the guest's data, if separate.
     data_file: Option<Box<ImageFile>>,
     /// The backing file, if it may be read.
@@ -35,13 +39,20 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens a file or disk of the host, or an NBD export, and locks it against QEMU and our
-    /// other commands.
+    /// Opens a file or disk of the host, an NBD export or an image of a cluster, and locks it
+    /// against QEMU and our other commands.
     ///
     /// # Errors
     /// `InUse` if the image is in use; errors of opening.
     pub fn host(path: &Path, pace: Pace) -> Result<Self> {
-        let target = if is_disk(path) {
+        let target = if let Some(name) = cluster_image(path)? {
+            let device = Arc::new(RbdDevice::open(&name, RbdAccess::ReadWrite)?);
+            let cluster_image = Some(Arc::clone(device.image()));
+            Self {
+                cluster_image,
+                ..Self::on_disk(Arc::new(StoreFile(device)))
+            }
+        } else if is_disk(path) {
             Self::on_disk(Arc::new(StoreFile(open_disk(path)?)))
         } else {
             let file = HostFile::open(path, Access::ReadWrite)?;
@@ -63,6 +74,7 @@ impl ImageFile {
             pace: Pace::Full,
             shared: Shared::Refuse,
             is_disk: false,
+            cluster_image: None,
             data_file: None,
             backing: None,
         }
@@ -126,6 +138,10 @@ impl ImageFile {
     /// It is a disk, not a file.
     pub fn is_disk(&self) -> bool {
         self.is_disk
+    }
+
+    pub(crate) fn cluster_image(&self) -> Option<&Arc<Image>> {
+        self.cluster_image.as_ref()
     }
 
     pub(crate) fn data_file(&self) -> Option<&ImageFile> {

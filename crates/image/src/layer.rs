@@ -23,7 +23,7 @@ use crate::qcow2::Qcow2;
 
 pub use extents::ImageExtent;
 pub(crate) use extents::states;
-pub use open::{ReferencedFiles, open_file, open_layer, open_path};
+pub use open::{ReferencedFiles, hold_export, open_file, open_layer, open_path};
 
 /// An image for reading.
 pub struct Layer {

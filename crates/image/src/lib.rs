@@ -77,14 +77,16 @@ mod resize;
 mod store;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
-pub use convert::{Conversion, CopyOptions, convert};
+pub use convert::{Conversion, CopyOptions, convert, convert_to_cluster};
 pub use create::create;
 pub use growing_image::GrowingImage;
 pub use header_probe::HeaderProbe;
 pub use image_file::ImageFile;
 pub use image_format::Format;
 pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
-pub use layer::{ImageExtent, Layer, ReferencedFiles, open_file, open_layer, open_path};
+pub use layer::{
+    ImageExtent, Layer, ReferencedFiles, hold_export, open_file, open_layer, open_path,
+};
 pub use lock::{LockAccess, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};
 pub use measure::{

@@ -5,10 +5,11 @@
 //! backing file is refused; `convert` merges both into one image.
 //!
 //! A block device has its space already: there, clusters are mapped to zeros, and nothing else is
-//! done.
+//! done. A raw image of a Ceph cluster gets the objects that it lacks.
 
 use std::time::Instant;
 
+use extant_rbd::MaterializeOptions;
 use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
 use serde::Serialize;
 
@@ -41,6 +42,15 @@ pub fn materialize(
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
     let started = Instant::now();
+    if let (Format::Raw, Some(image)) = (format, file.cluster_image()) {
+        let report = extant_rbd::materialize(image, MaterializeOptions::default(), control)?;
+        return Ok(MaterializeReport {
+            already_written_bytes: report.already_written_bytes,
+            virtual_bytes: report.size_bytes,
+            file_bytes: report.size_bytes,
+            elapsed_seconds: report.elapsed_seconds,
+        });
+    }
     let layer = file.layer(format)?;
     let before = layer.info()?;
     drop(layer);

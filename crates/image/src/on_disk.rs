@@ -41,6 +41,7 @@ pub(crate) fn open_disk(path: &Path) -> Result<Arc<dyn Store>> {
     };
     Ok(match open_device(path, &options)? {
         OpenDevice::Nbd(export) => Arc::new(export),
+        OpenDevice::Rbd(image) => Arc::new(image),
         OpenDevice::Host(disk) => {
             lock(&disk, LockAccess::Write).map_err(|error| error.at(path))?;
             Arc::new(disk)

@@ -4,6 +4,7 @@ mod file;
 
 use extant_blockdev::{Device, HostDevice, LoopDevice};
 use extant_nbd::NbdDevice;
+use extant_rbd::RbdDevice;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 pub(crate) use file::StoreFile;
@@ -38,6 +39,17 @@ impl Store for NbdDevice {
 
     fn resize(&self, _: u64) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported).detail("an NBD export has a fixed size"))
+    }
+}
+
+/// As a disk.
+impl Store for RbdDevice {
+    fn file_bytes(&self) -> Result<u64> {
+        Ok(self.geometry().size)
+    }
+
+    fn resize(&self, _: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported).detail("an RBD image keeps its size here"))
     }
 }
 

@@ -9,10 +9,10 @@
 //!    driver of vhost-user disks
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
-//! 3. `browser`, `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: pages in Chromium; packages of
-//!    other suites; a private libvirtd; new file systems as bytes; typed results of filefrag,
-//!    e2fsck, e4defrag, stat and qemu-img; mounted file systems on loop devices, thin devices and
-//!    quota
+//! 3. `browser`, `ceph`, `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: pages in Chromium; a
+//!    Ceph cluster; packages of other suites; a private libvirtd; new file systems as bytes; typed
+//!    results of filefrag, e2fsck, e4defrag, stat and qemu-img; mounted file systems on loop
+//!    devices, thin devices and quota
 //! 4. `faulty`, `guest`, `newer`: a FUSE file system with faults and delays; a newer kernel in
 //!    QEMU; util-linux's fallocate with `-w`
 //!
@@ -24,6 +24,7 @@
 
 pub mod browser;
 pub mod busy;
+pub mod ceph;
 pub mod command;
 mod debian;
 pub mod events;

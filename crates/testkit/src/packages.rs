@@ -40,6 +40,13 @@ pub const PACKAGES: &[&str] = &[
     "libvirt-clients",
     "libvirt-daemon",
     "libxml2-utils",
+    // images of a Ceph cluster, and the other programs for them
+    "ceph-common",
+    "ceph-mgr",
+    "ceph-mon",
+    "ceph-osd",
+    "librbd1",
+    "qemu-block-extra",
     // pages in a browser, and the picture of cargo xtask screenshot
     "chromium",
     "pngquant",

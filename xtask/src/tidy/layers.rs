@@ -51,10 +51,11 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-provision", &["extant-sys"]),
     layer("extant-hostfs", &["extant-provision"]),
     layer("extant-nbd", &["extant-blockdev"]),
+    layer("extant-rbd", &["extant-blockdev"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
         "extant-image",
-        &["extant-nbd", "extant-hostfs", "extant-ondisk"],
+        &["extant-nbd", "extant-rbd", "extant-hostfs", "extant-ondisk"],
     ),
     layer("extant-pool", &["extant-ext4", "extant-image"]),
     layer("extant-libvirt", &["extant-pool"]),

@@ -12,10 +12,12 @@ use clap::Args;
 use extant_ext4::FollowLast;
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::detect::Purpose;
+use extant_image::hold::cluster_image;
 use extant_image::{
     Conversion, CopyOptions, Format, ImageOptions, Layer, Preallocation, ReferencedFiles, convert,
-    open_path,
+    convert_to_cluster, open_path,
 };
+use extant_rbd::RbdName;
 use extant_space::{
     BackgroundShare, ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result,
 };
@@ -47,6 +49,7 @@ Examples:
   extant image convert --chain top.qcow2 one.qcow2 -o cluster_size=2M
   extant image convert --chain vm.qcow2 diff.qcow2 -B base.raw -F raw
   extant image convert disk.raw --into fs.img /images/vm.qcow2
+  extant image convert disk.raw rbd:vms/web:id=me --preallocation full
   extant image convert -f qcow2 -O raw vm.qcow2 - | zstd > vm.raw.zst
 
 Exit status: see extant --help.")]
@@ -355,6 +358,9 @@ impl Wanted<'_> {
             file.existing = Existing::Replace;
         }
         let target = &self.args.target;
+        if let Some(name) = cluster_image(target)? {
+            return self.in_cluster(source, &name, control);
+        }
         refuse_export(target)?;
         let done = convert(source, target, &image, &file, self.options(), control)?;
         let layer = open_path(target, Some(self.format), ReferencedFiles::Ignore)?;
@@ -364,6 +370,20 @@ impl Wanted<'_> {
             &layer,
             done.elapsed_seconds,
         )
+    }
+
+    fn in_cluster(&self, source: &Layer, name: &RbdName, control: Control<'_>) -> Result<Report> {
+        let args = self.args;
+        if args.force || args.mode.is_some() || args.background.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .at(&args.target)
+                .detail("--force, --mode and --background are for files"));
+        }
+        let image = self.image(source);
+        let elapsed = convert_to_cluster(source, name, &image, self.options(), control)?;
+        let layer = open_path(&args.target, Some(self.format), ReferencedFiles::Ignore)?;
+        let place = FileLocation::new(&args.target, None);
+        self.report(source, place, &layer, elapsed.as_secs_f64())
     }
 
     fn inside(&self, source: &Layer, outer: &Image, control: Control<'_>) -> Result<Report> {

@@ -20,13 +20,15 @@ use crate::{exit, print};
 /// snapshots keep theirs, and compressed ones are expanded; the freed space remains in the file for
 /// later use. Images with a backing file are refused: convert merges both into one image. A data
 /// file is materialized as well, with --chain. A disk that contains an image has its space:
-/// clusters are mapped to zeros there, if it has room.
+/// clusters are mapped to zeros there, if it has room. An image of a Ceph cluster gets all its
+/// objects.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant image materialize vm.qcow2
   extant image materialize --background vm.qcow2
   extant image materialize /dev/vg/vm
+  extant image materialize rbd:vms/vm
 
 After a cancel or a crash the data is as before, and running again does what is left.
 Exit status: see extant --help.")]

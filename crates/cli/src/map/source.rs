@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_ext4::{FileType, FollowLast};
-use extant_hostfs::{DeviceBelow, HostFile};
-use extant_image::Format;
+use extant_hostfs::DeviceBelow;
 use extant_image::detect::{self, Kind};
+use extant_image::{Format, open_file};
 use extant_space::{ErrorKind, MapSummary, Result, SpaceFile};
 
 use super::disk::Disk;
@@ -88,7 +88,7 @@ impl Source for HostSource {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>> {
-        Ok(Arc::new(HostFile::open_read(path)?))
+        open_file(path)
     }
 
     fn devices_below(&self, path: &Path) -> Vec<DeviceBelow> {

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use extant_image::hold::is_export;
 use extant_space::{Error, Result};
 
 /// Whether a walk enters other file systems than the one it began in.
@@ -77,6 +78,12 @@ impl Walk {
 
     /// The file, or `None` if it is no regular file; a directory's entries are queued.
     fn visit(&mut self, next: Pending) -> Result<Option<MapFile>> {
+        if is_export(&next.path) {
+            return Ok(Some(MapFile {
+                path: next.path,
+                is_argument: true,
+            }));
+        }
         let wrong = |source| Error::from(source).at(&next.path);
         let (metadata, device) = match next.origin {
             Origin::Argument => {

@@ -334,7 +334,6 @@ fn exports_that_cannot_serve_a_command_are_refused_by_name() {
     extant_in(&stand, &["fs", "ls", &other, "/"]).refused(4, &[&other]);
     for words in [
         &["create", &uri, "1MiB"][..],
-        &["map", &uri],
         &["materialize", "--format", "raw", &uri],
         &["assign", &uri],
         &["probe", &uri],

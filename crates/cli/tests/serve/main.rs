@@ -9,6 +9,7 @@ mod image;
 mod support;
 
 mod clients;
+mod cluster;
 mod exports;
 mod guest;
 mod inside;

@@ -32,6 +32,7 @@ pub(crate) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<A
     let device = match hold::open_device(path, &host)? {
         OpenDevice::Host(device) => device,
         OpenDevice::Nbd(export) => return Ok(Arc::new(export)),
+        OpenDevice::Rbd(image) => return Ok(Arc::new(image)),
     };
     lock::lock(&device, wanted).map_err(|error| error.during("open").at(path))?;
     let ends_inside = device.file_bytes()? != device.geometry().size;

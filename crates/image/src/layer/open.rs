@@ -1,17 +1,18 @@
-//! Images of the host and of NBD servers, and the files that they name, where these may be opened.
+//! Images of the host, of NBD servers and of Ceph clusters, and the files that they name, where
+//! these may be opened.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_blockdev::HostAccess;
+use extant_blockdev::{HostAccess, HostOptions};
 use extant_hostfs::HostFile;
 use extant_space::{Result, SpaceFile};
 
 use super::Layer;
-use crate::hold::open_export;
+use crate::hold::{OpenDevice, is_export, open_device, open_export};
 use crate::image_format::Format;
 use crate::referenced_file::{backing_format, beside};
-use crate::store::StoreFile;
+use crate::store::{Store, StoreFile};
 
 /// Treatment of files that an image names: backing file and data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,15 +25,38 @@ pub enum ReferencedFiles {
     Open,
 }
 
-/// Opens the file, disk or NBD export at `path` for reading, without locks.
+/// Opens the file, disk, NBD export or RBD image at `path` for reading, without locks.
 ///
 /// # Errors
 /// Those of [`HostFile::open_read`] and [`open_export`].
 pub fn open_file(path: &Path) -> Result<Arc<dyn SpaceFile>> {
-    Ok(match open_export(path, HostAccess::ReadOnly) {
-        Some(export) => Arc::new(StoreFile(Arc::new(export?))),
+    Ok(match open_export(path) {
+        Some(export) => Arc::new(StoreFile(export?)),
         None => Arc::new(HostFile::open_read(path)?),
     })
+}
+
+/// As [`open_file`], for an export or an image of a cluster. Other clients that change the image
+/// are refused; those of an export are not known. `None` for other paths.
+///
+/// # Errors
+/// Those of [`open_device`]; `InUse` with the writer.
+pub fn hold_export(path: &Path) -> Option<Result<Arc<dyn SpaceFile>>> {
+    if !is_export(path) {
+        return None;
+    }
+    let options = HostOptions {
+        access: HostAccess::ReadOnly,
+        ..HostOptions::default()
+    };
+    let store = open_device(path, &options).map(|opened| -> Arc<dyn Store> {
+        match opened {
+            OpenDevice::Host(device) => Arc::new(device),
+            OpenDevice::Nbd(export) => Arc::new(export),
+            OpenDevice::Rbd(image) => Arc::new(image),
+        }
+    });
+    Some(store.map(|store| Arc::new(StoreFile(store)) as _))
 }
 
 /// Opens the image in `path` for reading; without `format` its first bytes decide.

@@ -69,8 +69,8 @@ impl Engine {
                 let identity = Identity::of(&path_of_open(device));
                 Some(identity.map_err(|source| Error::from(source).at(&location.path))?)
             }
-            // Its URI names it, and the identifier in the pool.
-            OpenDevice::Nbd(_) => None,
+            // Its name is its identity, and the identifier in the pool.
+            OpenDevice::Nbd(_) | OpenDevice::Rbd(_) => None,
         };
         if wanted.is_some() && wanted != identity {
             return Err(Error::new(ErrorKind::NotFound)

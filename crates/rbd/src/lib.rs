@@ -1,0 +1,48 @@
+//! Images of Ceph RBD: clusters and pools, images with their snapshots, and a block device.
+//!
+//! librados and librbd do the work. They are opened with `dlopen` at the first use, so that nothing
+//! here depends on Ceph at build time, nor on a machine without it.
+//!
+//! ```no_run
+//! use extant_blockdev::Device;
+//! use extant_rbd::{RbdAccess, RbdDevice, RbdName};
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let name: RbdName = "rbd:vms/disk:id=me".parse()?;
+//! let device = RbdDevice::open(&name, RbdAccess::ReadWrite)?;
+//! println!("{} bytes", device.geometry().size);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `sys`: the calls of the libraries, and all `unsafe` code
+//! 2. `options`: options of a client
+//! 3. `cluster`, `name`: clients, names of images
+//! 4. `pool`: images by name
+//! 5. `image`: open images, snapshots, watchers, locks
+//! 6. `cancellable`, `device`: requests that a cancel leaves alone; the driver
+//! 7. `materialize`: thick images
+//!
+//! Threads, locks, limits, and why it is written here: docs/internals/rbd.md.
+
+mod cancellable;
+mod cluster;
+mod device;
+mod image;
+mod materialize;
+mod name;
+mod options;
+mod pool;
+mod sys;
+
+pub use cluster::Cluster;
+pub use device::RbdDevice;
+pub use image::{Image, ObjectDetail, RbdAccess, Snapshot, Watcher};
+pub use materialize::{
+    MaterializeOptions, MaterializeReport, VerifiedObjects, ZeroMethod, materialize,
+};
+pub use name::RbdName;
+pub use options::{ClusterOptions, RbdCache, RbdTimeouts};
+pub use pool::{ImageFeatures, ImageLayout, Pool, PoolStatistics};

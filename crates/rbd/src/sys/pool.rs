@@ -1,0 +1,197 @@
+//! A pool, or a namespace in it, and the images by their names.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use extant_space::Result;
+
+use super::cluster::ClusterHandle;
+use super::library::{Handle, ImageSpec, Rados, Rbd};
+use super::progress::{ProgressFn, argument, forward};
+use super::text::{c_text, check, copied};
+
+/// Images that the first call for a list has room for.
+const LIST_ROOM: usize = 256;
+
+/// Options of a new image, by their numbers in `librbd.h`.
+pub(crate) enum ImageOption<'a> {
+    Features(u64),
+    Order(u64),
+    StripeUnit(u64),
+    StripeCount(u64),
+    DataPool(&'a str),
+}
+
+/// A pool with a namespace. Closed when dropped.
+pub(crate) struct PoolHandle {
+    raw: Handle,
+    pub(super) cluster: Arc<ClusterHandle>,
+}
+
+// SAFETY: librados serialises what its handles share; the namespace is set before the first use.
+unsafe impl Send for PoolHandle {}
+// SAFETY: as above.
+unsafe impl Sync for PoolHandle {}
+
+impl PoolHandle {
+    /// A full pool answers with an error instead of waiting for space.
+    pub(crate) fn open(cluster: &Arc<ClusterHandle>, pool: &str, namespace: &str) -> Result<Self> {
+        let (pool, namespace) = (c_text(pool)?, c_text(namespace)?);
+        let rados = &cluster.libraries.rados;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the texts and the place of the handle live across the calls.
+        unsafe {
+            check((rados.rados_ioctx_create)(
+                cluster.raw,
+                pool.as_ptr(),
+                &raw mut raw,
+            ))?;
+            (rados.rados_ioctx_set_namespace)(raw, namespace.as_ptr());
+            (rados.rados_set_pool_full_try)(raw);
+        }
+        Ok(Self {
+            raw,
+            cluster: Arc::clone(cluster),
+        })
+    }
+
+    fn rados(&self) -> &'static Rados {
+        &self.cluster.libraries.rados
+    }
+
+    pub(super) fn rbd(&self) -> &'static Rbd {
+        &self.cluster.libraries.rbd
+    }
+
+    pub(super) fn raw(&self) -> Handle {
+        self.raw
+    }
+
+    /// The names of all images.
+    pub(crate) fn images(&self) -> Result<Vec<String>> {
+        let mut room = LIST_ROOM;
+        loop {
+            let empty = ImageSpec {
+                id: ptr::null_mut(),
+                name: ptr::null_mut(),
+            };
+            let mut specs = vec![empty; room];
+            let mut count = room;
+            // SAFETY: there is room for `count` entries.
+            let code =
+                unsafe { (self.rbd().rbd_list2)(self.raw, specs.as_mut_ptr(), &raw mut count) };
+            if code == -libc::ERANGE {
+                room = count.max(room + 1);
+                continue;
+            }
+            check(code)?;
+            // SAFETY: the call has set `count` entries, whose texts are freed once, here.
+            let names = unsafe {
+                let names = specs[..count].iter().map(|spec| copied(spec.name));
+                let names = names.collect();
+                (self.rbd().rbd_image_spec_list_cleanup)(specs.as_mut_ptr(), count);
+                names
+            };
+            return Ok(names);
+        }
+    }
+
+    pub(crate) fn create(&self, image: &str, size: u64, options: &[ImageOption<'_>]) -> Result<()> {
+        let image = c_text(image)?;
+        let options = OptionsHandle::new(self.rbd(), options)?;
+        // SAFETY: name and options live across the call.
+        check(unsafe { (self.rbd().rbd_create4)(self.raw, image.as_ptr(), size, options.raw) })
+            .map(drop)
+    }
+
+    /// A clone in `into` of a protected snapshot of this pool.
+    pub(crate) fn clone_to(
+        &self,
+        (image, snapshot): (&str, &str),
+        into: &Self,
+        name: &str,
+        options: &[ImageOption<'_>],
+    ) -> Result<()> {
+        let (image, snapshot, name) = (c_text(image)?, c_text(snapshot)?, c_text(name)?);
+        let options = OptionsHandle::new(self.rbd(), options)?;
+        // SAFETY: names and options live across the call, and both pools are open.
+        let code = unsafe {
+            (self.rbd().rbd_clone3)(
+                self.raw,
+                image.as_ptr(),
+                snapshot.as_ptr(),
+                into.raw,
+                name.as_ptr(),
+                options.raw,
+            )
+        };
+        check(code).map(drop)
+    }
+
+    pub(crate) fn remove(&self, image: &str, mut progress: &ProgressFn<'_>) -> Result<()> {
+        let image = c_text(image)?;
+        let progress = argument(&mut progress);
+        // SAFETY: the name and the reference behind `progress` live across the call.
+        check(unsafe {
+            (self.rbd().rbd_remove_with_progress)(self.raw, image.as_ptr(), forward, progress)
+        })
+        .map(drop)
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (c_text(from)?, c_text(to)?);
+        // SAFETY: both names live across the call.
+        check(unsafe { (self.rbd().rbd_rename)(self.raw, from.as_ptr(), to.as_ptr()) }).map(drop)
+    }
+}
+
+impl Drop for PoolHandle {
+    fn drop(&mut self) {
+        // SAFETY: nothing else has the handle: images keep this value.
+        unsafe { (self.rados().rados_ioctx_destroy)(self.raw) };
+    }
+}
+
+struct OptionsHandle {
+    rbd: &'static Rbd,
+    raw: *mut c_void,
+}
+
+impl OptionsHandle {
+    fn new(rbd: &'static Rbd, options: &[ImageOption<'_>]) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the place of the handle lives across the call.
+        unsafe { (rbd.rbd_image_options_create)(&raw mut raw) };
+        let handle = Self { rbd, raw };
+        for option in options {
+            handle.set(option)?;
+        }
+        Ok(handle)
+    }
+
+    fn set(&self, option: &ImageOption<'_>) -> Result<()> {
+        let (number, value): (c_int, u64) = match *option {
+            ImageOption::Features(value) => (1, value),
+            ImageOption::Order(value) => (2, value),
+            ImageOption::StripeUnit(value) => (3, value),
+            ImageOption::StripeCount(value) => (4, value),
+            ImageOption::DataPool(pool) => {
+                let pool = c_text(pool)?;
+                // SAFETY: the text lives across the call.
+                let code =
+                    unsafe { (self.rbd.rbd_image_options_set_string)(self.raw, 10, pool.as_ptr()) };
+                return check(code).map(drop);
+            }
+        };
+        // SAFETY: the handle is valid.
+        check(unsafe { (self.rbd.rbd_image_options_set_uint64)(self.raw, number, value) }).map(drop)
+    }
+}
+
+impl Drop for OptionsHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is valid, and destroyed once.
+        unsafe { (self.rbd.rbd_image_options_destroy)(self.raw) };
+    }
+}
