@@ -26,7 +26,7 @@ pub use operation::{
     WipeMethod,
 };
 pub(crate) use record::{Outcome, Record, Reservation};
-pub(crate) use run_file::{MadeFile, RunFile, RunStatus, Stage, Wiped, ask_to_stop};
+pub(crate) use run_file::{MadeFile, Prepared, RunFile, RunStatus, Stage, Wiped, ask_to_stop};
 pub use status::{JobFailure, JobState, JobStatus};
 pub(crate) use store::{Alive, Jobs};
 pub(crate) use work_file::{complete_name, copy_name, job_of, remove_work_of};

@@ -33,7 +33,7 @@ use crate::name::{PoolName, VolumeName};
 use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage,
+    DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage, Store,
 };
 
 pub use refresh::{Interrupted, Leftovers, Refreshed};
@@ -61,10 +61,41 @@ enum PoolLocation {
     Directory(Directory),
     Image {
         image: Ext4Image,
-        /// The parent of the state directory, and its name there.
-        above: Directory,
-        own_name: String,
+        own: StatePlace,
     },
+    #[expect(dead_code, reason = "the first kind of pool with a store follows")]
+    Store {
+        store: Box<dyn Store>,
+        own: StatePlace,
+    },
+}
+
+/// A state directory apart from the volumes.
+#[derive(Debug)]
+struct StatePlace {
+    /// The parent directory.
+    above: Directory,
+    name: String,
+}
+
+impl StatePlace {
+    fn new(path: &Path) -> Result<Self> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let (Some(above), Some(name)) = (path.parent(), name) else {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .at(path)
+                .detail("not the name of a directory, in UTF-8"));
+        };
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
+        Ok(Self {
+            above: Directory::open(above)?,
+            name: name.to_owned(),
+        })
+    }
 }
 
 /// Information about a pool.
@@ -130,13 +161,17 @@ impl Pool {
         if let Some(identifier) = pool.definition.identifier() {
             let (above, name) = pool.own();
             let state = PoolState::make(above, name)?;
-            if let PoolLocation::Image { image, .. } = &pool.location {
-                state.set_directory(pool.definition.directory())?;
-                let mut waiter = ImageWaiter::default();
-                pool.wait_for(OPEN_TIMEOUT, &mut || {
-                    image.build(state.dir(), identifier, &mut waiter)
-                })?
-                .ok_or_else(|| pool.busy())?;
+            match &pool.location {
+                PoolLocation::Directory(_) => {}
+                PoolLocation::Image { image, .. } => {
+                    state.set_directory(pool.definition.directory())?;
+                    let mut waiter = ImageWaiter::default();
+                    pool.wait_for(OPEN_TIMEOUT, &mut || {
+                        image.build(state.dir(), identifier, &mut waiter)
+                    })?
+                    .ok_or_else(|| pool.busy())?;
+                }
+                PoolLocation::Store { store, .. } => store.build(state.dir())?,
             }
             state.set_identifier(identifier)?;
         }
@@ -172,21 +207,9 @@ impl Pool {
                 )
                 .advice("extant pool define gives it a place"));
         }
-        let name = own.file_name().and_then(|name| name.to_str());
-        let (Some(above), Some(name)) = (own.parent(), name) else {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .at(&own)
-                .detail("not the name of a directory, in UTF-8"));
-        };
-        let above = if above.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            above
-        };
         Ok(PoolLocation::Image {
             image: image_of(definition),
-            above: Directory::open(above)?,
-            own_name: name.to_owned(),
+            own: StatePlace::new(&own)?,
         })
     }
 
@@ -206,14 +229,19 @@ impl Pool {
             (Some(_), PoolLocation::Image { .. }) => {
                 "the image belongs to another definition of a pool"
             }
-            (None, PoolLocation::Image { .. }) => "the state of the pool does not exist",
+            (Some(_), PoolLocation::Store { .. }) => {
+                "the state directory belongs to another definition of a pool"
+            }
+            (None, PoolLocation::Image { .. } | PoolLocation::Store { .. }) => {
+                "the state of the pool does not exist"
+            }
         };
         let error = Error::new(ErrorKind::NotFound).detail(detail);
         Err(match &self.location {
             PoolLocation::Directory(dir) => error.at(dir.path()).advice(
                 "mount its file system, or delete the definition and define the pool again",
             ),
-            PoolLocation::Image { .. } => error
+            PoolLocation::Image { .. } | PoolLocation::Store { .. } => error
                 .at(self.definition.state())
                 .advice("bring it back, or delete the definition and define the pool again"),
         })
@@ -249,7 +277,7 @@ impl Pool {
             kind: self.definition.kind(),
             path: self.definition.path().display().to_string(),
             directory: match &self.location {
-                PoolLocation::Directory(_) => None,
+                PoolLocation::Directory(_) | PoolLocation::Store { .. } => None,
                 PoolLocation::Image { .. } => {
                     Some(self.definition.directory().display().to_string())
                 }
@@ -273,6 +301,7 @@ impl Pool {
                 let pin = pin.ok_or_else(|| self.busy())?;
                 Ok(Box::new(Ext4Storage::new(pin)))
             }
+            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose),
         }
     }
 
@@ -292,6 +321,28 @@ impl Pool {
                 Ok(pin
                     .map(|pin| -> Box<dyn Storage> { Box::new(Ext4Storage::of_job(&pin, cancel)) }))
             }
+            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose).map(Some),
+        }
+    }
+
+    fn open_store<'p>(
+        &'p self,
+        store: &'p dyn Store,
+        purpose: Purpose,
+    ) -> Result<Box<dyn Storage + 'p>> {
+        let state = self.state_for(purpose)?;
+        store.open(purpose, state.as_ref().map(PoolState::dir))
+    }
+
+    /// The state directory for an operation on the volumes.
+    fn state_for(&self, purpose: Purpose) -> Result<Option<PoolState>> {
+        match purpose {
+            Purpose::Change => self.make_state().map(Some),
+            Purpose::Look => match self.state() {
+                // A reader without write permission takes no locks.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(None),
+                state => state,
+            },
         }
     }
 
@@ -310,14 +361,7 @@ impl Pool {
         patience: Duration,
         waiter: &mut ImageWaiter,
     ) -> Result<Option<Pin>> {
-        let state = match purpose {
-            Purpose::Change => Some(self.make_state()?),
-            Purpose::Look => match self.state() {
-                // A reader without write permission takes no image lock.
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-                state => state?,
-            },
-        };
+        let state = self.state_for(purpose)?;
         let own = state.as_ref().map(PoolState::dir);
         self.wait_for(patience, &mut || image.try_open(purpose, own, waiter))
     }
@@ -390,6 +434,7 @@ impl Pool {
         match &self.location {
             PoolLocation::Directory(dir) => dir.path().join(name.as_str()),
             PoolLocation::Image { image, .. } => image.path().join(name.as_str()),
+            PoolLocation::Store { store, .. } => store.path_of(name),
         }
     }
 
@@ -397,7 +442,9 @@ impl Pool {
     pub(crate) fn identity(&self) -> Result<(u64, u64)> {
         match &self.location {
             PoolLocation::Directory(dir) => dir.identity(),
-            PoolLocation::Image { .. } => self.make_state()?.dir().identity(),
+            PoolLocation::Image { .. } | PoolLocation::Store { .. } => {
+                self.make_state()?.dir().identity()
+            }
         }
     }
 
@@ -421,9 +468,9 @@ impl Pool {
     fn own(&self) -> (&Directory, &str) {
         match &self.location {
             PoolLocation::Directory(dir) => (dir, STATE_DIRECTORY),
-            PoolLocation::Image {
-                above, own_name, ..
-            } => (above, own_name),
+            PoolLocation::Image { own, .. } | PoolLocation::Store { own, .. } => {
+                (&own.above, &own.name)
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn perform(
     };
     let done = work
         .storage
-        .create_work(&name, &new, work.pace(), control)?;
+        .create_work(&name, &new, work.pace(), work, control)?;
     let file = work.storage.open_work(&name)?;
     let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
     store_format(&*file, &create.volume, create.format)?;
