@@ -320,6 +320,10 @@ mod tests {
                 durable_ns: u64::MAX,
                 changed_ns: u64::MAX,
             }),
+            prepared: Some(Prepared {
+                identity: u64::MAX,
+                end_byte: u64::MAX,
+            }),
             made: Some(MadeFile {
                 device: u64::MAX,
                 inode: u64::MAX,
