@@ -22,8 +22,8 @@ use extant_space::{BackgroundShare, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 pub use operation::{
-    CloneMethod, CloneVolume, CreateVolume, Download, Materialize, Operation, Resize, Upload, Wipe,
-    WipeMethod,
+    CloneMethod, CloneVolume, CreateVolume, Download, Materialize, Operation, Resize, Upload,
+    Verification, Wipe, WipeMethod,
 };
 pub(crate) use record::{Outcome, Record, Reservation};
 pub(crate) use run_file::{MadeFile, Prepared, RunFile, RunStatus, Stage, Wiped, ask_to_stop};

@@ -33,7 +33,8 @@ use crate::name::{PoolName, VolumeName};
 use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage, Store,
+    DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose,
+    Storage, Store,
 };
 
 pub use refresh::{Interrupted, Leftovers, Refreshed};
@@ -63,7 +64,6 @@ enum PoolLocation {
         image: Ext4Image,
         own: StatePlace,
     },
-    #[expect(dead_code, reason = "the first kind of pool with a store follows")]
     Store {
         store: Box<dyn Store>,
         own: StatePlace,
@@ -115,6 +115,9 @@ pub struct PoolInfo {
     /// Its space and promises.
     #[serde(flatten)]
     pub space: Space,
+    /// The largest volume that has a place, if not only the free space limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_gap_bytes: Option<u64>,
     /// Number of waiting and running jobs.
     pub jobs: usize,
 }
@@ -148,14 +151,17 @@ impl Pool {
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))
         };
+        let make_above = |definition: &Definition| match definition.state().parent() {
+            Some(above) => make(above),
+            None => Ok(()),
+        };
         match definition.kind() {
             PoolKind::Dir => make(definition.path())?,
             PoolKind::Ext4 => {
                 image_of(&definition).check()?;
-                if let Some(above) = definition.state().parent() {
-                    make(above)?;
-                }
+                make_above(&definition)?;
             }
+            PoolKind::Disk => make_above(&definition)?,
         }
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
@@ -181,7 +187,18 @@ impl Pool {
     fn at_location(definition: Definition) -> Result<Self> {
         let location = match definition.kind() {
             PoolKind::Dir => PoolLocation::Directory(Directory::open(definition.path())?),
-            PoolKind::Ext4 => Self::at_image(&definition)?,
+            PoolKind::Ext4 => PoolLocation::Image {
+                image: image_of(&definition),
+                own: Self::state_beside(&definition)?,
+            },
+            PoolKind::Disk => PoolLocation::Store {
+                store: Box::new(DiskStore::new(
+                    definition.path(),
+                    definition.identifier(),
+                    definition.adopts_table(),
+                )),
+                own: Self::state_beside(&definition)?,
+            },
         };
         Ok(Self {
             definition,
@@ -190,7 +207,8 @@ impl Pool {
         })
     }
 
-    fn at_image(definition: &Definition) -> Result<PoolLocation> {
+    /// The state directory of an image or disk.
+    fn state_beside(definition: &Definition) -> Result<StatePlace> {
         let path = definition.path();
         let own = definition.state();
         let has_no_place_beside = if is_export(path) {
@@ -207,10 +225,7 @@ impl Pool {
                 )
                 .advice("extant pool define gives it a place"));
         }
-        Ok(PoolLocation::Image {
-            image: image_of(definition),
-            own: StatePlace::new(&own)?,
-        })
+        StatePlace::new(&own)
     }
 
     fn check_identity(&self, state: Option<&PoolState>, identifier: &str) -> Result<()> {
@@ -284,6 +299,7 @@ impl Pool {
             },
             limits: self.definition.limits().clone(),
             space: Space::of(self.definition.limits(), &*storage, state.as_ref())?,
+            largest_gap_bytes: storage.largest_gap_bytes()?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
         })
     }

@@ -10,8 +10,10 @@
 //! needs a host file calls [`as_host`](VolumeFile::as_host).
 
 mod directory;
+mod disk;
 mod ext4;
 mod host_file;
+mod volume_locks;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,11 @@ use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
+pub(crate) use disk::DiskStore;
 pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
+
+/// The attribute with the format of a volume.
+pub(crate) const FORMAT_ATTRIBUTE: &str = "user.extant.format";
 
 /// Access for which a storage is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,13 +143,22 @@ pub(crate) enum Feature {
 
 /// Progress that the unfinished file of a job cannot show. The job keeps it for the process that
 /// resumes it.
-#[expect(dead_code, reason = "the first kind of pool with a store follows")]
 pub(crate) trait Checkpoint {
     /// The bytes of the object `identity` before which all is done; 0 if there is no record of it.
     fn done_bytes(&self, identity: u64) -> u64;
 
     /// Records that the first `bytes` of the object are done, and durable.
     fn set_done_bytes(&self, identity: u64, bytes: u64);
+}
+
+/// A new size of a raw volume.
+pub(crate) struct ResizeWork<'a> {
+    pub(crate) volume: &'a VolumeName,
+    pub(crate) size_bytes: u64,
+    /// Name of the unfinished file that may be made for it.
+    pub(crate) work: &'a str,
+    pub(crate) pace: &'a Pace,
+    pub(crate) checkpoint: &'a dyn Checkpoint,
 }
 
 /// Opens the storage of a pool whose volumes are not files of a file system.
@@ -176,6 +191,24 @@ pub(crate) trait Storage: Send + Sync {
     fn check_place(&self, bytes: u64) -> Result<()> {
         let _ = bytes;
         Ok(())
+    }
+
+    /// Refuses the name of a new volume that the storage cannot keep.
+    fn check_name(&self, name: &VolumeName) -> Result<()> {
+        let _ = name;
+        Ok(())
+    }
+
+    /// The largest volume that has a place; `None` if only the free space limits it.
+    fn largest_gap_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Gives a raw volume another size in one step, with the space of a larger one prepared; false
+    /// if the size is that of its file, which the caller changes.
+    fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {
+        let _ = (resize, control);
+        Ok(false)
     }
 
     /// The device of a volume that is no file or disk of the host, locked until it is dropped.
@@ -267,7 +300,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// Maximum delay of a killed process's own writes after the last ctime that it saw.
     fn last_writes(&self) -> Duration;
 
-    /// What was never written reads as zeros.
+    /// Parts that were never written read as zeros.
     fn starts_zeroed(&self) -> bool {
         true
     }

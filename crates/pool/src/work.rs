@@ -55,7 +55,6 @@ impl<'a> StatusWriter<'a> {
         }
     }
 
-    #[expect(dead_code, reason = "as the trait Checkpoint")]
     fn set_prepared(&self, prepared: Prepared) {
         let mut statuses = self.statuses();
         statuses.newest.prepared = Some(prepared);

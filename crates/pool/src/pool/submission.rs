@@ -17,7 +17,7 @@ use crate::format::qcow2::{self, ResizeNeed, shape_of};
 use crate::format::{Facts, Format, format_of_name, known};
 use crate::job::{
     CloneMethod, JobId, JobOptions, JobState, Materialize, Operation, Record, Reservation, RunFile,
-    Upload, WipeMethod,
+    Upload, Verification, WipeMethod,
 };
 use crate::name::VolumeName;
 use crate::operation::content_format;
@@ -57,9 +57,12 @@ impl Pool {
             space.check(need, limits)
         });
         checked
-            .and_then(|()| match operation.makes_volume() {
-                true => storage.check_place(reservation.space_bytes),
-                false => Ok(()),
+            .and_then(|()| {
+                if operation.makes_volume() {
+                    storage.check_place(reservation.space_bytes)
+                } else {
+                    Ok(())
+                }
             })
             .map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
@@ -217,6 +220,12 @@ impl Pool {
                 check_capacity(create.capacity_bytes)?;
                 let image = create.image();
                 let new = NewImage::new(&image)?;
+                if create.verification == Verification::Full
+                    && (create.format != Format::Raw || create.preallocation != Preallocation::Full)
+                {
+                    return Err(Error::new(ErrorKind::InvalidArgument)
+                        .detail("the content of a raw volume with preallocation full is verified, and of no other"));
+                }
                 if image.qcow2.data_file.is_some() {
                     return Err(Error::new(ErrorKind::InvalidArgument)
                         .detail("an image with a data file is two files; a volume is one"));
@@ -355,6 +364,9 @@ pub(crate) fn no_such_job(id: JobId) -> Error {
 
 /// Refuses an operation that needs what the pool's volumes do not have.
 fn check_features(storage: &dyn Storage, operation: &Operation) -> Result<()> {
+    if operation.makes_volume() {
+        storage.check_name(operation.volume())?;
+    }
     let missing = operation.features().into_iter();
     let mut reasons = missing.filter_map(|feature| storage.lacks(feature));
     match reasons.next() {
@@ -367,7 +379,7 @@ fn check_features(storage: &dyn Storage, operation: &Operation) -> Result<()> {
 const OWNER_ONLY: u32 = 0o600;
 
 impl Operation {
-    /// What it needs of the storage, besides what all kinds have.
+    /// The features that it needs of the storage.
     fn features(&self) -> Vec<Feature> {
         let of_space = |preallocation| match preallocation {
             Preallocation::Off | Preallocation::Metadata => Some(Feature::Sparse),

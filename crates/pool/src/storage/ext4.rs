@@ -14,7 +14,6 @@ mod image_lock;
 mod location;
 mod names;
 mod open_image;
-mod volume_locks;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
