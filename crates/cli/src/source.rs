@@ -234,8 +234,9 @@ impl Sources {
         let aio = self.image.is_none().then(|| args.aio.at_work());
         for (wanted, place) in wanted.iter().zip(places) {
             let format = place.format;
-            let (device, path, held) = match &self.image {
-                None => {
+            let (device, path, held) = match (&self.image, place.device()) {
+                (_, Some(device)) => (Arc::clone(device), place.path.clone(), place.path.clone()),
+                (None, None) => {
                     // Names of backing files are relative to that of the image.
                     let device = match place.judged_file().filter(|_| !args.chain) {
                         None => open_on_host(args, format, &place.path),
@@ -244,7 +245,7 @@ impl Sources {
                     };
                     (device?, place.path.clone(), place.path.clone())
                 }
-                Some(image) => {
+                (Some(image), None) => {
                     let inner = place.path.as_os_str().as_bytes();
                     let file = image.resolve(&place.path, FollowLast::Yes)?.file();
                     let file = file.at_inner(image, inner)?;
@@ -265,7 +266,7 @@ impl Sources {
             }
             self.list.push(Source {
                 name: wanted.name.clone(),
-                aio: aio.filter(|_| !hold::is_export(&path)),
+                aio: aio.filter(|_| !hold::is_export(&path) && place.device().is_none()),
                 path,
                 held,
                 device: Arc::new(Statistics::new(device)),

@@ -25,9 +25,9 @@ pub use work::{detach, finish};
 
 /// Make and change the volumes of a pool.
 ///
-/// A volume is a file in the pool's directory. It appears under its name only when it is complete.
-/// Long operations are jobs: `extant job` shows them, and cancels them from elsewhere; an
-/// interrupted job can be resumed.
+/// A volume is a file in the pool's directory, or a partition of its disk. It appears under its
+/// name only when it is complete. Long operations are jobs: `extant job` shows them, and cancels
+/// them from elsewhere; an interrupted job can be resumed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -68,7 +68,7 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
     let work = match &args.command {
         VolCommand::List(args) => return told(list::run(args)),
         VolCommand::Info(args) => return told(info::run(args)),
-        VolCommand::Delete(args) => return told(delete::run(args)),
+        VolCommand::Delete(args) => return told(delete::run(args, cancel)),
         VolCommand::Format(args) => return told(format::run(args)),
         VolCommand::Create(args) => &args.work,
         VolCommand::Resize(args) => &args.work,

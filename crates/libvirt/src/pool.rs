@@ -78,6 +78,11 @@ fn uuid_of(identifier: &str) -> Option<String> {
 pub(crate) fn check_is_known_to_libvirt(pool: &Pool) -> Result<()> {
     match pool.definition().kind() {
         PoolKind::Dir => Ok(()),
+        PoolKind::Disk => Err(Error::new(ErrorKind::Unsupported)
+            .at(pool.definition().path())
+            .detail(
+                "XML: volumes of libvirt's pools of type 'disk' have no names but their devices'",
+            )),
         kind => Err(Error::new(ErrorKind::Unsupported)
             .at(pool.definition().path())
             .detail(format!(

@@ -171,7 +171,11 @@ impl Space {
                 ) {
                     capacity = capacity.max(reservation.capacity_bytes);
                 }
-                let taken = allocated.saturating_sub(reservation.allocated_before_bytes);
+                let files = before.files.iter();
+                let files = files.filter(|file| job_of(&file.name) == Some(record.id));
+                let files: u64 = files.map(|file| file.allocated_bytes).sum();
+                space.allocated_bytes += files;
+                let taken = allocated.saturating_sub(reservation.allocated_before_bytes) + files;
                 space.reserved_bytes += reservation.space_bytes.saturating_sub(taken);
             }
             space.volumes += 1;

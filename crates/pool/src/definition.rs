@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use extant_hostfs::Directory;
 use extant_image::hold::is_export;
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Preallocation, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::foreign::ForeignElements;
@@ -36,6 +36,8 @@ pub enum PoolKind {
     Dir,
     /// A directory in an ext4 image or on a disk, without a mount.
     Ext4,
+    /// Partitions of a disk, or of the image of one.
+    Disk,
 }
 
 impl PoolKind {
@@ -44,6 +46,7 @@ impl PoolKind {
         match self {
             Self::Dir => "dir",
             Self::Ext4 => "ext4",
+            Self::Disk => "disk",
         }
     }
 }
@@ -75,6 +78,9 @@ pub struct Definition {
     identifier: Option<String>,
     #[serde(default)]
     limits: Limits,
+    /// A partition table that the pool has not made may be used. For the definition alone.
+    #[serde(skip)]
+    adopts_table: bool,
     /// Elements of libvirt's description that mean nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "kept")]
     foreign: Option<ForeignElements>,
@@ -92,6 +98,7 @@ impl Definition {
             state: None,
             identifier: None,
             limits: Limits::default(),
+            adopts_table: false,
             foreign: None,
         }
     }
@@ -142,6 +149,39 @@ impl Definition {
         })
     }
 
+    /// A pool of the partitions of a disk or of the image of one, to be kept under `name`. `state`
+    /// is the state directory; `None`: next to the image. A partition table that the pool has not
+    /// made is refused unless it `adopts_table`.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named); `InvalidArgument` for a default preallocation of thin volumes.
+    pub fn on_disk(
+        name: PoolName,
+        path: &Path,
+        state: Option<&Path>,
+        adopts_table: bool,
+        limits: Limits,
+    ) -> Result<Self> {
+        if limits.preallocation != Preallocation::Full {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(
+                "partitions have all of their space: the preallocation of the pool is full",
+            ));
+        }
+        let inside = InImage {
+            directory: None,
+            state,
+        };
+        Ok(Self {
+            kind: PoolKind::Disk,
+            adopts_table,
+            ..Self::in_image(name, path, &inside, limits)?
+        })
+    }
+
+    pub(crate) fn adopts_table(&self) -> bool {
+        self.adopts_table
+    }
+
     /// Its name; `None` for a directory without definition.
     pub fn name(&self) -> Option<&PoolName> {
         self.name.as_ref()
@@ -167,7 +207,7 @@ impl Definition {
         match (&self.state, self.kind) {
             (Some(state), _) => state.clone(),
             (None, PoolKind::Dir) => self.path.join(STATE_DIRECTORY),
-            (None, PoolKind::Ext4) => {
+            (None, PoolKind::Ext4 | PoolKind::Disk) => {
                 let mut beside = self.path.as_os_str().to_owned();
                 beside.push(STATE_DIRECTORY);
                 beside.into()

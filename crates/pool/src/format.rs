@@ -21,10 +21,7 @@ use extant_image::detect::{self, Kind};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use crate::name::VolumeName;
-use crate::storage::{FileStat, Storage, VolumeFile};
-
-/// Location of the format of a file.
-const ATTRIBUTE: &str = "user.extant.format";
+use crate::storage::{FORMAT_ATTRIBUTE, FileStat, Storage, VolumeFile};
 
 /// Properties of a volume that are known without opening it as an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +57,7 @@ impl StoredFormat {
 impl Facts {
     /// The properties of an open volume.
     pub(crate) fn of(file: &dyn VolumeFile, name: &VolumeName) -> Result<Self> {
-        let stored = StoredFormat::of(file.attribute(ATTRIBUTE)?);
+        let stored = StoredFormat::of(file.attribute(FORMAT_ATTRIBUTE)?);
         let mut first = [0; HeaderProbe::BYTES];
         let got = file.read_at(&mut first, 0)?;
         Ok(Self::from_parts(stored, name, file.size()?, || {
@@ -78,7 +75,10 @@ impl Facts {
     /// The properties of a listed volume. The name decides for an unreadable one.
     pub(crate) fn listed(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> Self {
         let peek = storage.peek(name);
-        let stored = StoredFormat::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
+        let stored = StoredFormat::of(
+            peek.as_ref()
+                .and_then(|peek| peek.attribute(FORMAT_ATTRIBUTE)),
+        );
         let first = &mut [0; HeaderProbe::BYTES];
         Self::from_parts(stored, name, stat.size_bytes, move || {
             let got = peek.map_or(0, |peek| peek.read(first));
@@ -128,7 +128,10 @@ impl Facts {
 /// Size of a volume's file when the guest has written its whole disk.
 pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> u64 {
     let peek = storage.peek(name);
-    let format = match StoredFormat::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE))) {
+    let format = match StoredFormat::of(
+        peek.as_ref()
+            .and_then(|peek| peek.attribute(FORMAT_ATTRIBUTE)),
+    ) {
         StoredFormat::Value(format) => format,
         StoredFormat::None => Some(format_of_name(name)),
     };
@@ -169,7 +172,7 @@ pub(crate) fn format_of_name(name: &VolumeName) -> Format {
 /// # Errors
 /// `Unsupported` if the file system has no attributes and the name stands for another format.
 pub(crate) fn store_format(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
-    match file.set_attribute(ATTRIBUTE, format.name().as_bytes()) {
+    match file.set_attribute(FORMAT_ATTRIBUTE, format.name().as_bytes()) {
         Err(error) if error.kind() == ErrorKind::Unsupported => check_name_implies(name, format),
         done => done,
     }

@@ -22,11 +22,11 @@ use extant_space::{BackgroundShare, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 pub use operation::{
-    CloneMethod, CloneVolume, CreateVolume, Download, Materialize, Operation, Resize, Upload, Wipe,
-    WipeMethod,
+    CloneMethod, CloneVolume, CreateVolume, Download, Materialize, Operation, Resize, Upload,
+    Verification, Wipe, WipeMethod,
 };
 pub(crate) use record::{Outcome, Record, Reservation};
-pub(crate) use run_file::{MadeFile, RunFile, RunStatus, Stage, Wiped, ask_to_stop};
+pub(crate) use run_file::{MadeFile, Prepared, RunFile, RunStatus, Stage, Wiped, ask_to_stop};
 pub use status::{JobFailure, JobState, JobStatus};
 pub(crate) use store::{Alive, Jobs};
 pub(crate) use work_file::{complete_name, copy_name, job_of, remove_work_of};

@@ -1,7 +1,8 @@
 //! Pools, volumes and jobs: storage for virtual machines and containers without over-promising.
 //!
 //! A [`Pool`] is a directory, on the host or in an ext4 file-system image that the engine drives
-//! without a mount. Its volumes are the files in it, raw or qcow2. The pool's state (jobs,
+//! without a mount. Its volumes are the files in it, raw or qcow2; or they are the partitions of a
+//! disk. The pool's state (jobs,
 //! unfinished files, a lock) is in the hidden directory `.extant`. Any directory is a pool; a
 //! [`Definition`] adds a name and [`Limits`].
 //!
@@ -48,7 +49,7 @@ pub use foreign::ForeignElements;
 pub use format::Format;
 pub use job::{
     CloneMethod, CloneVolume, CreateVolume, Download, JobFailure, JobId, JobOptions, JobState,
-    JobStatus, Materialize, Operation, Priority, Resize, Upload, Wipe, WipeMethod,
+    JobStatus, Materialize, Operation, Priority, Resize, Upload, Verification, Wipe, WipeMethod,
 };
 pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};

@@ -33,7 +33,8 @@ use crate::name::{PoolName, VolumeName};
 use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage,
+    DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose,
+    Storage, Store,
 };
 
 pub use refresh::{Interrupted, Leftovers, Refreshed};
@@ -61,10 +62,40 @@ enum PoolLocation {
     Directory(Directory),
     Image {
         image: Ext4Image,
-        /// The parent of the state directory, and its name there.
-        above: Directory,
-        own_name: String,
+        own: StatePlace,
     },
+    Store {
+        store: Box<dyn Store>,
+        own: StatePlace,
+    },
+}
+
+/// A state directory apart from the volumes.
+#[derive(Debug)]
+struct StatePlace {
+    /// The parent directory.
+    above: Directory,
+    name: String,
+}
+
+impl StatePlace {
+    fn new(path: &Path) -> Result<Self> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let (Some(above), Some(name)) = (path.parent(), name) else {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .at(path)
+                .detail("not the name of a directory, in UTF-8"));
+        };
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
+        Ok(Self {
+            above: Directory::open(above)?,
+            name: name.to_owned(),
+        })
+    }
 }
 
 /// Information about a pool.
@@ -84,6 +115,9 @@ pub struct PoolInfo {
     /// Its space and promises.
     #[serde(flatten)]
     pub space: Space,
+    /// The largest volume that has a place, if not only the free space limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_gap_bytes: Option<u64>,
     /// Number of waiting and running jobs.
     pub jobs: usize,
 }
@@ -117,26 +151,33 @@ impl Pool {
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))
         };
+        let make_above = |definition: &Definition| match definition.state().parent() {
+            Some(above) => make(above),
+            None => Ok(()),
+        };
         match definition.kind() {
             PoolKind::Dir => make(definition.path())?,
             PoolKind::Ext4 => {
                 image_of(&definition).check()?;
-                if let Some(above) = definition.state().parent() {
-                    make(above)?;
-                }
+                make_above(&definition)?;
             }
+            PoolKind::Disk => make_above(&definition)?,
         }
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
             let (above, name) = pool.own();
             let state = PoolState::make(above, name)?;
-            if let PoolLocation::Image { image, .. } = &pool.location {
-                state.set_directory(pool.definition.directory())?;
-                let mut waiter = ImageWaiter::default();
-                pool.wait_for(OPEN_TIMEOUT, &mut || {
-                    image.build(state.dir(), identifier, &mut waiter)
-                })?
-                .ok_or_else(|| pool.busy())?;
+            match &pool.location {
+                PoolLocation::Directory(_) => {}
+                PoolLocation::Image { image, .. } => {
+                    state.set_directory(pool.definition.directory())?;
+                    let mut waiter = ImageWaiter::default();
+                    pool.wait_for(OPEN_TIMEOUT, &mut || {
+                        image.build(state.dir(), identifier, &mut waiter)
+                    })?
+                    .ok_or_else(|| pool.busy())?;
+                }
+                PoolLocation::Store { store, .. } => store.build(state.dir())?,
             }
             state.set_identifier(identifier)?;
         }
@@ -146,7 +187,18 @@ impl Pool {
     fn at_location(definition: Definition) -> Result<Self> {
         let location = match definition.kind() {
             PoolKind::Dir => PoolLocation::Directory(Directory::open(definition.path())?),
-            PoolKind::Ext4 => Self::at_image(&definition)?,
+            PoolKind::Ext4 => PoolLocation::Image {
+                image: image_of(&definition),
+                own: Self::state_beside(&definition)?,
+            },
+            PoolKind::Disk => PoolLocation::Store {
+                store: Box::new(DiskStore::new(
+                    definition.path(),
+                    definition.identifier(),
+                    definition.adopts_table(),
+                )),
+                own: Self::state_beside(&definition)?,
+            },
         };
         Ok(Self {
             definition,
@@ -155,7 +207,8 @@ impl Pool {
         })
     }
 
-    fn at_image(definition: &Definition) -> Result<PoolLocation> {
+    /// The state directory of an image or disk.
+    fn state_beside(definition: &Definition) -> Result<StatePlace> {
         let path = definition.path();
         let own = definition.state();
         let has_no_place_beside = if is_export(path) {
@@ -172,22 +225,7 @@ impl Pool {
                 )
                 .advice("extant pool define gives it a place"));
         }
-        let name = own.file_name().and_then(|name| name.to_str());
-        let (Some(above), Some(name)) = (own.parent(), name) else {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .at(&own)
-                .detail("not the name of a directory, in UTF-8"));
-        };
-        let above = if above.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            above
-        };
-        Ok(PoolLocation::Image {
-            image: image_of(definition),
-            above: Directory::open(above)?,
-            own_name: name.to_owned(),
-        })
+        StatePlace::new(&own)
     }
 
     fn check_identity(&self, state: Option<&PoolState>, identifier: &str) -> Result<()> {
@@ -206,14 +244,19 @@ impl Pool {
             (Some(_), PoolLocation::Image { .. }) => {
                 "the image belongs to another definition of a pool"
             }
-            (None, PoolLocation::Image { .. }) => "the state of the pool does not exist",
+            (Some(_), PoolLocation::Store { .. }) => {
+                "the state directory belongs to another definition of a pool"
+            }
+            (None, PoolLocation::Image { .. } | PoolLocation::Store { .. }) => {
+                "the state of the pool does not exist"
+            }
         };
         let error = Error::new(ErrorKind::NotFound).detail(detail);
         Err(match &self.location {
             PoolLocation::Directory(dir) => error.at(dir.path()).advice(
                 "mount its file system, or delete the definition and define the pool again",
             ),
-            PoolLocation::Image { .. } => error
+            PoolLocation::Image { .. } | PoolLocation::Store { .. } => error
                 .at(self.definition.state())
                 .advice("bring it back, or delete the definition and define the pool again"),
         })
@@ -249,13 +292,14 @@ impl Pool {
             kind: self.definition.kind(),
             path: self.definition.path().display().to_string(),
             directory: match &self.location {
-                PoolLocation::Directory(_) => None,
+                PoolLocation::Directory(_) | PoolLocation::Store { .. } => None,
                 PoolLocation::Image { .. } => {
                     Some(self.definition.directory().display().to_string())
                 }
             },
             limits: self.definition.limits().clone(),
             space: Space::of(self.definition.limits(), &*storage, state.as_ref())?,
+            largest_gap_bytes: storage.largest_gap_bytes()?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
         })
     }
@@ -273,6 +317,7 @@ impl Pool {
                 let pin = pin.ok_or_else(|| self.busy())?;
                 Ok(Box::new(Ext4Storage::new(pin)))
             }
+            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose),
         }
     }
 
@@ -292,6 +337,28 @@ impl Pool {
                 Ok(pin
                     .map(|pin| -> Box<dyn Storage> { Box::new(Ext4Storage::of_job(&pin, cancel)) }))
             }
+            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose).map(Some),
+        }
+    }
+
+    fn open_store<'p>(
+        &'p self,
+        store: &'p dyn Store,
+        purpose: Purpose,
+    ) -> Result<Box<dyn Storage + 'p>> {
+        let state = self.state_for(purpose)?;
+        store.open(purpose, state.as_ref().map(PoolState::dir))
+    }
+
+    /// The state directory for an operation on the volumes.
+    fn state_for(&self, purpose: Purpose) -> Result<Option<PoolState>> {
+        match purpose {
+            Purpose::Change => self.make_state().map(Some),
+            Purpose::Look => match self.state() {
+                // A reader without write permission takes no locks.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(None),
+                state => state,
+            },
         }
     }
 
@@ -310,14 +377,7 @@ impl Pool {
         patience: Duration,
         waiter: &mut ImageWaiter,
     ) -> Result<Option<Pin>> {
-        let state = match purpose {
-            Purpose::Change => Some(self.make_state()?),
-            Purpose::Look => match self.state() {
-                // A reader without write permission takes no image lock.
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-                state => state?,
-            },
-        };
+        let state = self.state_for(purpose)?;
         let own = state.as_ref().map(PoolState::dir);
         self.wait_for(patience, &mut || image.try_open(purpose, own, waiter))
     }
@@ -390,6 +450,7 @@ impl Pool {
         match &self.location {
             PoolLocation::Directory(dir) => dir.path().join(name.as_str()),
             PoolLocation::Image { image, .. } => image.path().join(name.as_str()),
+            PoolLocation::Store { store, .. } => store.path_of(name),
         }
     }
 
@@ -397,7 +458,9 @@ impl Pool {
     pub(crate) fn identity(&self) -> Result<(u64, u64)> {
         match &self.location {
             PoolLocation::Directory(dir) => dir.identity(),
-            PoolLocation::Image { .. } => self.make_state()?.dir().identity(),
+            PoolLocation::Image { .. } | PoolLocation::Store { .. } => {
+                self.make_state()?.dir().identity()
+            }
         }
     }
 
@@ -421,9 +484,9 @@ impl Pool {
     fn own(&self) -> (&Directory, &str) {
         match &self.location {
             PoolLocation::Directory(dir) => (dir, STATE_DIRECTORY),
-            PoolLocation::Image {
-                above, own_name, ..
-            } => (above, own_name),
+            PoolLocation::Image { own, .. } | PoolLocation::Store { own, .. } => {
+                (&own.above, &own.name)
+            }
         }
     }
 }

@@ -10,14 +10,19 @@
 //! needs a host file calls [`as_host`](VolumeFile::as_host).
 
 mod directory;
+mod disk;
 mod ext4;
 mod host_file;
+mod volume_locks;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use extant_blockdev::Device;
 use extant_hostfs::{
-    Access, CreateReport, Existing, HostFile, MaterializeReport, Pace, Plan, Verified,
+    Access, CreateReport, Directory, Existing, HostFile, MaterializeReport, Pace, Plan, Verified,
 };
 use extant_image::NewImage;
 use extant_space::{ByteRange, Control, Result, SpaceFile};
@@ -26,7 +31,11 @@ use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
+pub(crate) use disk::DiskStore;
 pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
+
+/// The attribute with the format of a volume.
+pub(crate) const FORMAT_ATTRIBUTE: &str = "user.extant.format";
 
 /// Access for which a storage is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +124,99 @@ impl From<MaterializeReport> for Done {
     }
 }
 
+/// A property of volumes that some kinds of storage do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// Files that have less space than their size.
+    Sparse,
+    /// Space that is allocated and not written.
+    Unwritten,
+    /// Volumes of the format qcow2.
+    Qcow2,
+    /// Files that share space.
+    SharedSpace,
+    /// Permissions of each volume.
+    Permissions,
+    /// Attributes, which keep foreign elements.
+    Attributes,
+}
+
+/// Progress that the unfinished file of a job cannot show. The job keeps it for the process that
+/// resumes it.
+pub(crate) trait Checkpoint {
+    /// The bytes of the object `identity` before which all is done; 0 if there is no record of it.
+    fn done_bytes(&self, identity: u64) -> u64;
+
+    /// Records that the first `bytes` of the object are done, and durable.
+    fn set_done_bytes(&self, identity: u64, bytes: u64);
+}
+
+/// A new size of a raw volume.
+pub(crate) struct ResizeWork<'a> {
+    pub(crate) volume: &'a VolumeName,
+    pub(crate) size_bytes: u64,
+    /// Name of the unfinished file that may be made for it.
+    pub(crate) work: &'a str,
+    pub(crate) pace: &'a Pace,
+    pub(crate) checkpoint: &'a dyn Checkpoint,
+}
+
+/// Opens the storage of a pool whose volumes are not files of a file system.
+pub(crate) trait Store: fmt::Debug + Send + Sync {
+    /// For one operation. `own` is the state directory; `None` if there is none, or this user may
+    /// not read it.
+    fn open(&self, purpose: Purpose, own: Option<&Directory>) -> Result<Box<dyn Storage + '_>>;
+
+    /// Prepares the store for a new definition, whose state directory is `own`.
+    fn build(&self, own: &Directory) -> Result<()>;
+
+    /// Path of a volume, for messages.
+    fn path_of(&self, name: &VolumeName) -> PathBuf;
+}
+
 /// The storage of a pool's volumes.
 pub(crate) trait Storage: Send + Sync {
+    /// Why its volumes lack a feature; `None` if they have it.
+    fn lacks(&self, feature: Feature) -> Option<&'static str> {
+        let _ = feature;
+        None
+    }
+
+    /// Sizes of volumes are multiples of this many bytes; others are rounded up.
+    fn unit_bytes(&self) -> u64 {
+        1
+    }
+
+    /// Fails if a new volume of `bytes` has no place, although there is enough free space.
+    fn check_place(&self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Refuses the name of a new volume that the storage cannot keep.
+    fn check_name(&self, name: &VolumeName) -> Result<()> {
+        let _ = name;
+        Ok(())
+    }
+
+    /// The largest volume that has a place; `None` if only the free space limits it.
+    fn largest_gap_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Gives a raw volume another size in one step, with the space of a larger one prepared; false
+    /// if the size is that of its file, which the caller changes.
+    fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {
+        let _ = (resize, control);
+        Ok(false)
+    }
+
+    /// The device of a volume that is no file or disk of the host, locked until it is dropped.
+    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
+        let _ = (name, access);
+        Ok(None)
+    }
+
     /// Visits the volumes, in no order; returns how many names are none.
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64>;
 
@@ -150,8 +250,8 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens such a file to be changed; `None` where there is none.
     fn open_work(&self, name: &str) -> Result<Option<Box<dyn VolumeFile>>>;
 
-    /// Makes an empty one, for its owner alone.
-    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>>;
+    /// Makes one for content of `size_bytes`, for its owner alone. It may be empty yet.
+    fn new_work(&self, name: &str, size_bytes: u64) -> Result<Box<dyn VolumeFile>>;
 
     /// Makes a file that gets its name when it is complete and its content durable. Work of an
     /// earlier run is not repeated.
@@ -160,6 +260,7 @@ pub(crate) trait Storage: Send + Sync {
         name: &str,
         new: &NewFile,
         pace: Pace,
+        checkpoint: &dyn Checkpoint,
         control: Control<'_>,
     ) -> Result<Done>;
 
@@ -198,6 +299,11 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     /// Maximum delay of a killed process's own writes after the last ctime that it saw.
     fn last_writes(&self) -> Duration;
+
+    /// Parts that were never written read as zeros.
+    fn starts_zeroed(&self) -> bool {
+        true
+    }
 
     /// Takes a lock; false if another process holds a conflicting one.
     fn try_lock(&self, mode: LockMode) -> Result<bool>;

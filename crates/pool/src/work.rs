@@ -6,9 +6,9 @@ use extant_hostfs::Pace;
 use extant_space::{Progress, Result};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::job::{MadeFile, Record, RunFile, RunStatus, Stage, Wiped};
+use crate::job::{MadeFile, Prepared, Record, RunFile, RunStatus, Stage, Wiped};
 use crate::job_rate::JobRate;
-use crate::storage::Storage;
+use crate::storage::{Checkpoint, Storage};
 
 /// The status of a job to publish.
 pub(crate) struct StatusWriter<'a> {
@@ -53,6 +53,13 @@ impl<'a> StatusWriter<'a> {
             // A status that cannot be written makes the next process do more.
             let _ = self.publish(&mut statuses);
         }
+    }
+
+    fn set_prepared(&self, prepared: Prepared) {
+        let mut statuses = self.statuses();
+        statuses.newest.prepared = Some(prepared);
+        // A status that cannot be written makes the next process do more.
+        let _ = self.publish(&mut statuses);
     }
 
     fn set_made(&self, made: MadeFile) -> Result<()> {
@@ -134,5 +141,20 @@ impl Work<'_> {
             ..self.status.newest()
         })?;
         self.status.run.sync()
+    }
+}
+
+impl Checkpoint for Work<'_> {
+    fn done_bytes(&self, identity: u64) -> u64 {
+        let prepared = self.status.newest().prepared;
+        let own = prepared.filter(|prepared| prepared.identity == identity);
+        own.map_or(0, |prepared| prepared.end_byte)
+    }
+
+    fn set_done_bytes(&self, identity: u64, bytes: u64) {
+        self.status.set_prepared(Prepared {
+            identity,
+            end_byte: bytes,
+        });
     }
 }

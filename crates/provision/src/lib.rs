@@ -15,6 +15,7 @@
 //! | [`Provisioner::materialize`] | kept | holes and unwritten parts become written |
 //! | [`Provisioner::provision_new`] | none | a new file gets size, space and contents |
 //! | [`write_zeroes`] | lost | the range is zeroed and written, as by `fallocate -w` |
+//! | [`Provisioner::prepare`] | erased | a range of a disk gets a new owner |
 //! | [`Provisioner::overwrite`] | erased | zeros are written as data |
 //! | [`DataWriter`] | overwritten | contents are written at the pace |
 //!
@@ -28,6 +29,7 @@
 //! 4. `through`: the layers below
 //! 5. `make_written`: their order
 //! 6. `materialize`, `new_file`, `write_zeroes`: operations
+//! 7. `prepare`: the same for a disk that may not zero
 
 #![forbid(unsafe_code)]
 
@@ -37,6 +39,7 @@ mod materialize;
 mod new_file;
 mod pace;
 mod plan;
+mod prepare;
 mod provisioner;
 mod survey;
 #[cfg(test)]
@@ -54,6 +57,7 @@ pub use materialize::{MaterializeReport, Shared};
 pub use new_file::{ContentOrder, ContentWriter, NewFile, NewFileReport};
 pub use pace::{Pace, Pacer};
 pub use plan::{Plan, Rejected, Strategy, refusal};
+pub use prepare::Prepared;
 pub use provisioner::{Provisioner, no_guard};
 pub use survey::Survey;
 pub use verify::{Contents, Verified};

@@ -84,7 +84,7 @@ impl Plan {
         }
     }
 
-    fn by_kernel(file: &dyn SpaceFile) -> Self {
+    pub(crate) fn by_kernel(file: &dyn SpaceFile) -> Self {
         let host = file.host_io();
         Self {
             strategy: Strategy::WriteZeroes,

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use extant_space::{
-    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapDetail, Phase, Result,
+    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapDetail, Phase, Result, SpaceFile,
 };
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use crate::provisioner::Provisioner;
 /// Places of the file that are read back.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
+/// Read at once where all is read.
+const READ_BYTES: u64 = 1 << 20;
 
 /// How a result was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,6 +40,32 @@ pub enum Contents {
 }
 
 impl Provisioner<'_> {
+    /// Verifies that all of `part` reads as zeros.
+    ///
+    /// # Errors
+    /// `NotKept` with the place; those of the device; `Cancelled`.
+    pub(crate) fn verify_zeros(&self, part: ByteRange) -> Result<()> {
+        let mut buffer = vec![0; READ_BYTES as usize];
+        for piece in part.chunks(READ_BYTES) {
+            self.check_stop()?;
+            check_zeros(self.file, piece, &mut buffer)?;
+            self.control
+                .report(Phase::Verify, piece.end() - part.start(), part.len());
+        }
+        Ok(())
+    }
+
+    /// Verifies that samples of `part` read as zeros.
+    ///
+    /// # Errors
+    /// As [`verify_zeros`](Self::verify_zeros).
+    pub(crate) fn verify_samples(&self, part: ByteRange) -> Result<()> {
+        sample_zeros(&Self {
+            range: part,
+            ..*self
+        })
+    }
+
     /// Verifies that every byte of the range is written and is overwritten in place.
     ///
     /// # Errors
@@ -136,14 +164,20 @@ fn sample_zeros(target: &Provisioner<'_>) -> Result<()> {
         let offset = u128::from(last) * u128::from(index) / u128::from(SAMPLES - 1);
         let start = range.start() + offset as u64;
         let piece = ByteRange::new(start, range.end().min(start + SAMPLE_BYTES));
-        let buffer = &mut buffer[..piece.len() as usize];
-        let read = file.read_at(buffer, piece.start())?;
-        if read < buffer.len() || buffer.iter().any(|&byte| byte != 0) {
-            return Err(Error::new(ErrorKind::NotKept)
-                .during("verify")
-                .in_range(piece)
-                .detail("zeros were written, but something else is read back"));
-        }
+        check_zeros(file, piece, &mut buffer)?;
+    }
+    Ok(())
+}
+
+/// Reads `piece` into a buffer that is at least as long.
+fn check_zeros(file: &dyn SpaceFile, piece: ByteRange, buffer: &mut [u8]) -> Result<()> {
+    let buffer = &mut buffer[..piece.len() as usize];
+    let read = file.read_at(buffer, piece.start())?;
+    if read < buffer.len() || buffer.iter().any(|&byte| byte != 0) {
+        return Err(Error::new(ErrorKind::NotKept)
+            .during("verify")
+            .in_range(piece)
+            .detail("zeros were written, but something else is read back"));
     }
     Ok(())
 }

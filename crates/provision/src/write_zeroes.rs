@@ -88,7 +88,7 @@ pub fn write_zeroes(
     })
 }
 
-fn by_kernel(
+pub(crate) fn by_kernel(
     file: &dyn SpaceFile,
     range: ByteRange,
     pace: &Pace,

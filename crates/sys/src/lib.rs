@@ -15,7 +15,7 @@
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
 //! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
 //!    layers below a file
-//! 5. `disk_below`: the disk below all of them
+//! 5. `disk_below`, `partition`: the disk below all of them; partitions of a disk
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
 //! Errors are those of the kernel, as [`std::io::Error`].
@@ -39,6 +39,7 @@ pub mod loop_device;
 pub mod mounted;
 pub mod mounts;
 pub mod nvme;
+pub mod partition;
 pub mod polling;
 pub mod queue;
 pub mod range_lock;

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use extant_space::ByteRange;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::identity::Identity;
@@ -59,10 +60,26 @@ pub enum Certainty {
     Certain,
 }
 
+impl LoopDevice {
+    /// The bytes of the backing file that the device shows; `None` if it is detached by now.
+    pub fn place(&self) -> Option<ByteRange> {
+        let name = self.path.file_name()?;
+        let geometry = Geometry::of(&Path::new("/sys/block").join(name))?;
+        ByteRange::at(geometry.offset, geometry.size)
+    }
+}
+
 /// The loop device with the backing file or disk `path`; a certain one before a possible one.
 pub fn over(path: &Path) -> Option<LoopDevice> {
-    let wanted = Identity::of(path).ok()?;
-    let entries = fs::read_dir("/sys/block").ok()?;
+    let all = all_over(path).into_iter();
+    all.max_by_key(|device| device.certainty)
+}
+
+/// The loop devices with the backing file or disk `path`.
+pub fn all_over(path: &Path) -> Vec<LoopDevice> {
+    let (Ok(wanted), Ok(entries)) = (Identity::of(path), fs::read_dir("/sys/block")) else {
+        return Vec::new();
+    };
     let found = entries.flatten().filter_map(|entry| {
         let sysfs = entry.path();
         let shown = fs::read_to_string(sysfs.join("loop/backing_file")).ok()?;
@@ -83,7 +100,7 @@ pub fn over(path: &Path) -> Option<LoopDevice> {
             certainty,
         })
     });
-    found.max_by_key(|device| device.certainty)
+    found.collect()
 }
 
 /// The number in the file `dev` of a directory in sysfs.

@@ -8,6 +8,8 @@ pub const PACKAGES: &[&str] = &[
     // extended attributes and access lists, as others set them
     "acl",
     "attr",
+    // tables of partitions, as others read them
+    "gdisk",
     // scratch, oracle
     "btrfs-progs",
     "coreutils",

@@ -18,12 +18,15 @@ use crate::arguments::{parse_rate, parse_size};
 use crate::image_format::Mode;
 use crate::print;
 
-/// Give a directory, or an ext4 image, a name and limits.
+/// Give a directory, an ext4 image or a disk a name and limits.
 ///
 /// A directory is made if there is none; its files become the pool's volumes. With --kind ext4 it
 /// is a directory inside an image or on a disk, which the pool drives itself: no other program may
 /// use it meanwhile, and processes of the pool alternate: a job yields to others. The image's free
 /// space limits what may be promised; extant materialize allocates it in a sparse image.
+///
+/// With --kind disk the volumes are partitions of a disk or of the image of one: a blank disk gets
+/// a GUID partition table; an existing table is used only with --adopt.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,6 +34,8 @@ Examples:
   extant pool define thin /srv/thin --overcommit 2 --preallocation off
   extant pool define box --kind ext4 --target disk.img
   extant pool define disk --kind ext4 --target /dev/vdb --directory /volumes
+  extant pool define bare --kind disk --path /dev/vdc
+  extant pool define rest --kind disk --path /dev/vda --adopt
   extant pool define --xml vms.xml              as virsh pool-dumpxml writes it
 
 Exit status: see extant --help.")]
@@ -44,7 +49,12 @@ pub struct DefineArgs {
     pub place: Option<PathBuf>,
 
     /// The same as an option
-    #[arg(long, value_name = "PATH", conflicts_with = "place")]
+    #[arg(
+        long,
+        visible_alias = "path",
+        value_name = "PATH",
+        conflicts_with = "place"
+    )]
     pub target: Option<PathBuf>,
 
     /// Storage of the volumes
@@ -55,8 +65,13 @@ pub struct DefineArgs {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
-    /// With --kind ext4: the state directory of the pool [default: next to the image; of a disk,
-    /// /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
+    /// With --kind disk: keep the partitions of a disk that has a partition table already, and use
+    /// the free space between them
+    #[arg(long)]
+    pub adopt: bool,
+
+    /// With --kind ext4 and disk: the state directory of the pool [default: next to the image; of a
+    /// disk, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -99,6 +114,8 @@ pub enum KindArg {
     Dir,
     /// A directory in an ext4 image or on a disk, without root or mount
     Ext4,
+    /// Partitions of a disk, or of the image of one
+    Disk,
 }
 
 /// Remove the definition of a pool; its directory or image and its volumes are kept.
@@ -150,17 +167,37 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
 }
 
 fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> Result<Definition> {
-    if args.kind == KindArg::Dir {
-        if args.directory.is_some() || args.state.is_some() {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail("--directory and --state are for pools of --kind ext4"));
+    let only = |is_given: bool, detail: &str| {
+        if is_given {
+            Err(Error::new(ErrorKind::InvalidArgument).detail(detail))
+        } else {
+            Ok(())
         }
+    };
+    let is_kind = |kind| args.kind == kind;
+    only(
+        args.directory.is_some() && !is_kind(KindArg::Ext4),
+        "--directory is for pools of --kind ext4",
+    )?;
+    only(
+        args.state.is_some() && is_kind(KindArg::Dir),
+        "--state is for pools of --kind ext4 and disk",
+    )?;
+    only(
+        args.adopt && !is_kind(KindArg::Disk),
+        "--adopt is for pools of --kind disk",
+    )?;
+    if is_kind(KindArg::Dir) {
         return Definition::named(name.clone(), place, limits);
     }
     let of_disk = match &args.state {
         None if is_disk(place) => Some(state_of_disk(name)?),
         _ => None,
     };
+    if is_kind(KindArg::Disk) {
+        let state = args.state.as_deref().or(of_disk.as_deref());
+        return Definition::on_disk(name.clone(), place, state, args.adopt, limits);
+    }
     let inside = InImage {
         directory: args.directory.as_deref(),
         state: args.state.as_deref().or(of_disk.as_deref()),

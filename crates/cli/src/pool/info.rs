@@ -76,6 +76,9 @@ fn describe(info: &PoolInfo) -> String {
     );
     print::row(&mut out, "promised", promised);
     print::row(&mut out, "available", ByteSize(space.available_bytes));
+    if let Some(bytes) = info.largest_gap_bytes {
+        print::row(&mut out, "largest gap", ByteSize(bytes));
+    }
     if info.jobs > 0 {
         let reserved = ByteSize(space.reserved_bytes);
         print::row(

@@ -21,6 +21,8 @@ pub struct PoolJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<&'a str>,
     space: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    largest_gap_bytes: Option<u64>,
     jobs: usize,
     limits: Value,
 }
@@ -41,6 +43,7 @@ impl<'a> From<&'a PoolInfo> for PoolJson<'a> {
                 "available_bytes": space.available_bytes,
                 "volumes": space.volumes,
             }),
+            largest_gap_bytes: info.largest_gap_bytes,
             jobs: info.jobs,
             limits: limits(&info.limits),
         }

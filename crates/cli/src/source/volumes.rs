@@ -2,7 +2,9 @@
 //! pool.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use extant_blockdev::Device;
 use extant_image::Format;
 use extant_pool::{Pool, VolumeName, VolumePlace};
 use extant_space::{Error, ErrorKind, Result};
@@ -27,6 +29,11 @@ pub(super) struct NamedFile {
 }
 
 impl NamedFile {
+    /// The device of a volume that has no path.
+    pub(super) fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.judged.as_ref()?.device()
+    }
+
     /// For a volume, a path of the file that its pool has checked.
     pub(super) fn judged_file(&self) -> Option<PathBuf> {
         self.judged.as_ref().and_then(VolumePlace::path_of_file)
@@ -70,9 +77,10 @@ impl NamedFiles {
             });
         }
         let is_for_host = args.cache != Cache::Writeback || args.aio != Aio::Auto;
-        if places.image.is_some() && is_for_host {
+        let has_devices = places.files.iter().any(|file| file.device().is_some());
+        if (places.image.is_some() || has_devices) && is_for_host {
             return Err(Error::new(ErrorKind::InvalidArgument).detail(
-                "--cache and --aio are for files of the host, and this pool is in an image",
+                "--cache and --aio are for files and disks of the host, which the volumes of this pool are not",
             ));
         }
         Ok(places)

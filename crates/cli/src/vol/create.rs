@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use extant_image::{Format, Preallocation};
-use extant_pool::{CreateVolume, Operation, VolumeName};
+use extant_pool::{CreateVolume, Operation, Verification, VolumeName};
 use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{WorkArgs, work};
@@ -24,6 +24,7 @@ Examples:
   extant vol create vms web.raw 20GiB                    zeroed and written
   extant vol create vms db.raw 1TiB --allocation 50GiB    the first part written
   extant vol create vms big.raw 500GiB --background --detach
+  extant vol create bare web 20GiB --verify full         all of it is read back
   extant vol create vms web.qcow2 20GiB                  every cluster mapped, zeroed and written
   extant vol create vms thin.qcow2 1TiB --preallocation off -o cluster_size=2M
   extant vol create vms top.qcow2 20GiB -o backing_file=base.raw,backing_fmt=raw
@@ -68,6 +69,10 @@ pub struct CreateArgs {
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     pub words: Vec<String>,
 
+    /// Content to read and verify before the volume has its name; full: every byte of a raw volume
+    #[arg(long, value_name = "WHAT", default_value = "sample")]
+    pub verify: VerifyArg,
+
     /// Permissions of the file
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode, default_value = "0600")]
     pub mode: u32,
@@ -80,10 +85,19 @@ pub struct CreateArgs {
     pub work: WorkArgs,
 }
 
+/// Verified content, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerifyArg {
+    /// Samples
+    Sample,
+    /// All of it
+    Full,
+}
+
 pub(super) fn run(args: &CreateArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let said = args.preallocation.map(Preallocation::from);
     let of_pool = args.pool.open()?.definition().limits().preallocation.into();
-    let operation = match (&args.volume, args.capacity, &args.xml) {
+    let mut operation = match (&args.volume, args.capacity, &args.xml) {
         (Some(volume), Some(capacity), _) => {
             let format = image_format::of_new(Path::new(volume.as_str()), args.format)?;
             let words = ImageOptionList::parse(&args.words, format)?;
@@ -103,5 +117,11 @@ pub(super) fn run(args: &CreateArgs, display: &Display, cancel: &CancelToken) ->
         }
         _ => unreachable!("clap wants one or the other"),
     };
+    if let Operation::Create(create) = &mut operation {
+        create.verification = match args.verify {
+            VerifyArg::Sample => Verification::Sample,
+            VerifyArg::Full => Verification::Full,
+        };
+    }
     work(&args.pool, &args.work, operation, display, cancel)
 }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_space::Result;
+use extant_pool::{JobOptions, OnStop, Operation, Wipe, WipeMethod};
+use extant_space::{CancelToken, Control, Result, Silent};
 
 use super::work::VolumeArgs;
 use crate::print;
@@ -13,6 +14,7 @@ use crate::print;
 #[command(after_help = "\
 Examples:
   extant vol delete vms old.raw
+  extant vol delete bare old --wipe       its data is overwritten with zeros before
 
 Exit status: see extant --help.")]
 pub struct DeleteArgs {
@@ -23,14 +25,27 @@ pub struct DeleteArgs {
     #[arg(long, short)]
     pub force: bool,
 
+    /// Overwrite its data with zeros before, as extant vol wipe does
+    #[arg(long)]
+    pub wipe: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-pub(super) fn run(args: &DeleteArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &DeleteArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let pool = args.volume.pool.open()?;
     let name = &args.volume.volume;
+    if args.wipe {
+        let wipe = Operation::Wipe(Wipe {
+            volume: name.clone(),
+            method: WipeMethod::Zero,
+            force: args.force,
+        });
+        let job = pool.submit(wipe, JobOptions::default())?;
+        job.run(OnStop::Cancel, Control::new(cancel, &Silent))?;
+    }
     pool.delete(name, args.force)?;
     let path = pool.path_of(name);
     Ok(if args.json {

@@ -76,6 +76,12 @@ struct Layered<'a> {
 
 fn through(args: &InfoArgs, pool: &Pool, info: &VolumeInfo) -> Result<ExitCode> {
     let place = pool.place_of(&args.volume.volume, false)?;
+    if place.device().is_some() {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .at(&place.path)
+            .detail("--through: the volume is no file")
+            .advice("extant map --through shows its disk"));
+    }
     let map = MapArgs {
         format: Some(place.format.into()),
         ..MapArgs::through(&place.path, place.image.as_deref(), &args.pictures)

@@ -5,6 +5,7 @@ mod support;
 
 mod commands;
 mod detached;
+mod disk;
 mod images;
 mod killed;
 mod libvirt;

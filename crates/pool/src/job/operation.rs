@@ -51,9 +51,23 @@ pub struct CreateVolume {
     pub mode: u32,
     /// Turn copy-on-write off for the file, if supported (btrfs).
     pub nocow: bool,
+    /// How its content is verified before it has its name.
+    #[serde(default)]
+    pub verification: Verification,
     /// Elements of libvirt's description that mean nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "kept")]
     pub foreign: Option<ForeignElements>,
+}
+
+/// How the content of a new volume is verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verification {
+    /// Samples of it are read.
+    #[default]
+    Sample,
+    /// All of it is read.
+    Full,
 }
 
 impl CreateVolume {
@@ -76,6 +90,7 @@ impl CreateVolume {
             preallocation,
             mode: 0o600,
             nocow: false,
+            verification: Verification::Sample,
             foreign: None,
         }
     }

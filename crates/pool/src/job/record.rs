@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{JobFailure, JobState};
 use super::{JobId, JobOptions, Operation};
+use crate::storage::{Feature, Storage};
 use extant_hostfs::{Directory, Existing};
 
 pub(super) const SUFFIX: &str = ".json";
@@ -65,6 +66,24 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// The same on `storage`: in its units, and without sparse volumes if it has none.
+    pub(crate) fn on(self, storage: &dyn Storage) -> Self {
+        let round = |bytes: u64| {
+            let rounded = bytes.checked_next_multiple_of(storage.unit_bytes());
+            rounded.unwrap_or(bytes)
+        };
+        let capacity_bytes = round(self.capacity_bytes);
+        let grown_bytes = match storage.lacks(Feature::Sparse) {
+            Some(_) => capacity_bytes.saturating_sub(self.capacity_before_bytes),
+            None => 0,
+        };
+        Self {
+            space_bytes: round(self.space_bytes).max(grown_bytes),
+            capacity_bytes,
+            ..self
+        }
+    }
+
     /// The job allocates space, or promises capacity.
     pub(crate) fn takes_anything(&self) -> bool {
         self.space_bytes > 0 || self.capacity_bytes > self.capacity_before_bytes

@@ -54,6 +54,9 @@ pub(crate) struct RunStatus {
     /// Progress of a wipe. The file cannot show it: wiped bytes are written, as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wiped: Option<Wiped>,
+    /// Progress of an unfinished file that cannot show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prepared: Option<Prepared>,
     /// The unfinished file of a download, in a directory to which others may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<MadeFile>,
@@ -111,6 +114,15 @@ pub(crate) struct Wiped {
     pub(crate) changed_ns: u64,
 }
 
+/// How far an unfinished file is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Prepared {
+    /// Of the file: another one under its name has to be prepared from the start.
+    pub(crate) identity: u64,
+    /// All before this byte is, durably.
+    pub(crate) end_byte: u64,
+}
+
 impl RunStatus {
     /// The status of a job that has not begun.
     pub(crate) fn new(stage: Stage) -> Self {
@@ -118,6 +130,7 @@ impl RunStatus {
             stage,
             progress: None,
             wiped: None,
+            prepared: None,
             made: None,
         }
     }
@@ -306,6 +319,10 @@ mod tests {
                 end_byte: u64::MAX,
                 durable_ns: u64::MAX,
                 changed_ns: u64::MAX,
+            }),
+            prepared: Some(Prepared {
+                identity: u64::MAX,
+                end_byte: u64::MAX,
             }),
             made: Some(MadeFile {
                 device: u64::MAX,

@@ -21,7 +21,7 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
         Format::Qcow2 => Some(format::qcow2::hold(&*source, LockAccess::Read)?),
         Format::Raw => None,
     };
-    let (target, state) = open_target(work)?;
+    let (target, state) = open_target(work, source.size()?)?;
     let shared = match (clone.method, state) {
         // A clone that began by copying continues by copying.
         (CloneMethod::Copy, _) | (CloneMethod::Auto, TargetContent::Begun) => false,
@@ -44,11 +44,17 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
     publish(work, &name, Existing::Refuse)
 }
 
-/// The file that a job copies to, made or found.
-pub(super) fn open_target(work: &Work<'_>) -> Result<(Box<dyn VolumeFile>, TargetContent)> {
+/// The file that a job copies `size_bytes` to, made or found.
+pub(super) fn open_target(
+    work: &Work<'_>,
+    size_bytes: u64,
+) -> Result<(Box<dyn VolumeFile>, TargetContent)> {
     let name = copy_name(work.record.id);
     match work.storage.open_work(&name)? {
         Some(file) => Ok((file, TargetContent::Begun)),
-        None => Ok((work.storage.new_work(&name)?, TargetContent::Empty)),
+        None => Ok((
+            work.storage.new_work(&name, size_bytes)?,
+            TargetContent::Empty,
+        )),
     }
 }

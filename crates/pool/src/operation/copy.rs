@@ -6,12 +6,13 @@
 
 use std::ops::ControlFlow;
 
-use extant_provision::{DataWriter, Provisioner};
+use extant_provision::{DataWriter, Pace, Provisioner};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, RateLimiter,
     Result, Silent, SpaceFile, SyncMode,
 };
 
+use crate::storage::VolumeFile;
 use crate::work::Work;
 
 /// Read and written at once.
@@ -30,7 +31,7 @@ pub(super) enum TargetContent {
 /// Copies all of `source` at the rate and pace of the job. The target is durable on return.
 pub(super) fn copy(
     source: &dyn SpaceFile,
-    target: &dyn SpaceFile,
+    target: &dyn VolumeFile,
     state: TargetContent,
     work: &Work<'_>,
     control: Control<'_>,
@@ -41,15 +42,24 @@ pub(super) fn copy(
     } else {
         None
     };
+    let quiet = Control::new(control.cancel, &Silent);
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
-    target.resize(size)?;
     let state = match state {
-        TargetContent::Begun => clear_what_is_no_data(source, target, whole, control)?,
-        TargetContent::Empty => TargetContent::Empty,
+        _ if !target.starts_zeroed() => {
+            zero_what_is_no_data(source, target, &pace, control)?;
+            state
+        }
+        TargetContent::Begun => {
+            target.resize(size)?;
+            clear_what_is_no_data(source, target, whole, control)?
+        }
+        TargetContent::Empty => {
+            target.resize(size)?;
+            TargetContent::Empty
+        }
     };
     let mut total = 0;
-    let quiet = Control::new(control.cancel, &Silent);
     for_each_allocated(source, whole, &mut |extent| {
         control.cancel.check()?;
         if extent.state == ExtentState::Written {
@@ -82,6 +92,30 @@ pub(super) fn copy(
     control.report(Phase::Sync, total, total);
     target.sync(SyncMode::All)?;
     control.cancel.check()
+}
+
+/// The space of the target has data of earlier volumes: all but the data of the source becomes
+/// zeros, also past its end.
+fn zero_what_is_no_data(
+    source: &dyn SpaceFile,
+    target: &dyn VolumeFile,
+    pace: &Pace,
+    control: Control<'_>,
+) -> Result<()> {
+    let end = source.size()?;
+    for_each_extent(
+        source,
+        ByteRange::new(0, end),
+        &mut |extent| match extent.state {
+            ExtentState::Written => Ok(()),
+            _ => target.write_zeroes(extent.logical, pace, control),
+        },
+    )?;
+    let rest = ByteRange::new(end, target.size()?.max(end));
+    if rest.is_empty() {
+        return Ok(());
+    }
+    target.write_zeroes(rest, pace, control)
 }
 
 /// The source may have changed since the copy was begun: extents that no longer hold data in the

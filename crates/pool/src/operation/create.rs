@@ -3,12 +3,13 @@
 //! The storage makes the file as `extant create` does; the file of a killed process is adopted.
 
 use extant_image::{Format, NewImage};
-use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
+use extant_provision::Provisioner;
+use extant_space::{ByteRange, Control, Error, ErrorKind, Result, SyncMode};
 
 use super::publish;
 use crate::foreign::store_foreign;
 use crate::format::store_format;
-use crate::job::{CreateVolume, complete_name};
+use crate::job::{CreateVolume, Verification, complete_name};
 use crate::storage::{Done, NewFile};
 use crate::work::Work;
 use extant_hostfs::Existing;
@@ -27,9 +28,13 @@ pub(super) fn perform(
     };
     let done = work
         .storage
-        .create_work(&name, &new, work.pace(), control)?;
+        .create_work(&name, &new, work.pace(), work, control)?;
     let file = work.storage.open_work(&name)?;
     let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+    if create.verification == Verification::Full {
+        let whole = ByteRange::new(0, file.size()?);
+        Provisioner::new(&*file, whole, control).verify_all_zeros()?;
+    }
     store_format(&*file, &create.volume, create.format)?;
     if let Some(foreign) = &create.foreign {
         store_foreign(&*file, foreign)?;

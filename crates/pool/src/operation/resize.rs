@@ -11,8 +11,8 @@ use extant_space::{ByteRange, Control, FallocateMode, Phase, Preallocation, Resu
 
 use super::open_to_undo;
 use crate::format::{Facts, known, qcow2};
-use crate::job::{Record, Resize};
-use crate::storage::{MakeWritten, Storage, VolumeFile};
+use crate::job::{Record, Resize, copy_name, remove_work_of};
+use crate::storage::{MakeWritten, ResizeWork, Storage, VolumeFile};
 use crate::volume_lock::{check_not_open, lock_alone};
 use crate::work::Work;
 
@@ -35,6 +35,16 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
         check_not_open(&*file)?;
     }
     control.cancel.check()?;
+    let resize_work = ResizeWork {
+        volume: &resize.volume,
+        size_bytes: after,
+        work: &copy_name(work.record.id),
+        pace: &work.pace(),
+        checkpoint: work,
+    };
+    if work.storage.resize_volume(&resize_work, control)? {
+        return Ok(());
+    }
     file.resize(after)?;
     if after > before {
         let part = ByteRange::new(before, after);
@@ -106,8 +116,10 @@ pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize)
     if Facts::of(&*file, &resize.volume)?.format == Some(Format::Qcow2) {
         return qcow2::undo(&file, Some(growth(record, resize)));
     }
+    remove_work_of(storage, record.id)?;
     let before = record.reservation.capacity_before_bytes;
-    if resize.capacity_bytes > before && file.size()? == resize.capacity_bytes {
+    let after = resize.capacity_bytes.next_multiple_of(storage.unit_bytes());
+    if after > before && file.size()? == after {
         file.resize(before)?;
         file.sync(SyncMode::All)?;
     }

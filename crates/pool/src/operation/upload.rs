@@ -42,7 +42,7 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
     if let Some(file) = replaced.as_deref() {
         check_not_open(file)?;
     }
-    let (target, state) = open_target(work)?;
+    let (target, state) = open_target(work, source.size()?)?;
     copy(&source, &*target, state, work, control).map_err(|error| error.at(source.path()))?;
     // The copy is checked: the source may have changed since the job was made.
     let format = content_format(upload, &*target).map_err(|error| error.about(source.path()))?;

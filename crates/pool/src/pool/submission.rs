@@ -7,22 +7,22 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
-use extant_image::{ImageOptions, NewImage, measure as measure_image};
+use extant_image::{ImageOptions, NewImage, Preallocation, measure as measure_image};
 use extant_provision::Survey;
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Result};
 
 use super::{Job, Pool};
 use crate::accounting::{self, Need};
 use crate::format::qcow2::{self, ResizeNeed, shape_of};
-use crate::format::{Facts, Format, known};
+use crate::format::{Facts, Format, format_of_name, known};
 use crate::job::{
     CloneMethod, JobId, JobOptions, JobState, Materialize, Operation, Record, Reservation, RunFile,
-    Upload, WipeMethod,
+    Upload, Verification, WipeMethod,
 };
 use crate::name::VolumeName;
 use crate::operation::content_format;
 use crate::state::{Locked, PoolState};
-use crate::storage::{Storage, VolumeFile};
+use crate::storage::{Feature, Storage, VolumeFile};
 
 impl Pool {
     /// Makes a job of `operation` with its space reserved: of two jobs that do not both fit, one
@@ -42,7 +42,9 @@ impl Pool {
             return self.take_up(storage, state, locked, record.id, Some(options));
         }
         state.jobs.prune()?;
-        let reservation = self.assess(storage, &operation)?;
+        check_features(storage, &operation)
+            .map_err(|error| error.at(self.path_of(operation.volume())))?;
+        let reservation = self.assess(storage, &operation)?.on(storage);
         let shape = self.shape_after(storage, &operation)?;
         let need = Need {
             capacity_bytes: reservation
@@ -54,7 +56,15 @@ impl Pool {
         let checked = accounting::Space::require(limits, storage, &state, &locked, |space| {
             space.check(need, limits)
         });
-        checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
+        checked
+            .and_then(|()| {
+                if operation.makes_volume() {
+                    storage.check_place(reservation.space_bytes)
+                } else {
+                    Ok(())
+                }
+            })
+            .map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
         let mut record = Record::new(id, operation, options, reservation);
         record.shape = shape;
@@ -210,6 +220,12 @@ impl Pool {
                 check_capacity(create.capacity_bytes)?;
                 let image = create.image();
                 let new = NewImage::new(&image)?;
+                if create.verification == Verification::Full
+                    && (create.format != Format::Raw || create.preallocation != Preallocation::Full)
+                {
+                    return Err(Error::new(ErrorKind::InvalidArgument)
+                        .detail("the content of a raw volume with preallocation full is verified, and of no other"));
+                }
                 if image.qcow2.data_file.is_some() {
                     return Err(Error::new(ErrorKind::InvalidArgument)
                         .detail("an image with a data file is two files; a volume is one"));
@@ -346,7 +362,58 @@ pub(crate) fn no_such_job(id: JobId) -> Error {
         .advice("extant job list shows them")
 }
 
+/// Refuses an operation that needs what the pool's volumes do not have.
+fn check_features(storage: &dyn Storage, operation: &Operation) -> Result<()> {
+    if operation.makes_volume() {
+        storage.check_name(operation.volume())?;
+    }
+    let missing = operation.features().into_iter();
+    let mut reasons = missing.filter_map(|feature| storage.lacks(feature));
+    match reasons.next() {
+        Some(reason) => Err(Error::new(ErrorKind::Unsupported).detail(reason)),
+        None => Ok(()),
+    }
+}
+
+/// Permissions that every storage can give.
+const OWNER_ONLY: u32 = 0o600;
+
 impl Operation {
+    /// The features that it needs of the storage.
+    fn features(&self) -> Vec<Feature> {
+        let of_space = |preallocation| match preallocation {
+            Preallocation::Off | Preallocation::Metadata => Some(Feature::Sparse),
+            Preallocation::Falloc => Some(Feature::Unwritten),
+            Preallocation::Full => None,
+        };
+        let of_format = |format| (format == Format::Qcow2).then_some(Feature::Qcow2);
+        let of_mode = |mode| (mode != OWNER_ONLY).then_some(Feature::Permissions);
+        let needed = match self {
+            Self::Create(create) => {
+                let is_part = create.allocation_bytes < create.capacity_bytes;
+                let foreign = create.foreign.as_ref();
+                [
+                    of_format(create.format),
+                    of_space(create.preallocation).or(is_part.then_some(Feature::Sparse)),
+                    of_mode(create.mode),
+                    foreign.map(|_| Feature::Attributes),
+                ]
+            }
+            Self::Clone(clone) => {
+                let shares = clone.method == CloneMethod::Reflink;
+                let shared = shares.then_some(Feature::SharedSpace);
+                [shared, of_mode(clone.mode), None, None]
+            }
+            Self::Resize(resize) => [of_space(resize.preallocation), None, None, None],
+            Self::Upload(upload) => {
+                let format = upload.format.unwrap_or(format_of_name(&upload.volume));
+                [of_format(format), of_mode(upload.mode), None, None]
+            }
+            Self::Wipe(_) | Self::Materialize(_) | Self::Download(_) => [None; 4],
+        };
+        needed.into_iter().flatten().collect()
+    }
+
     /// Whether both cannot run at the same time.
     fn conflicts_with(&self, other: &Self) -> bool {
         let touch = |one: &Self, other: &Self| {

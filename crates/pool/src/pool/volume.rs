@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use extant_blockdev::Device;
 use extant_hostfs::{Access, path_of_open};
 use extant_image::{Preallocation, Qcow2Info};
 use extant_space::{ByteRange, Error, ExtentFlags, ExtentState, MapSummary, Result, SyncMode};
@@ -80,7 +81,6 @@ pub struct ImageFacts {
 }
 
 /// The location of a volume's data, for access outside the pool.
-#[derive(Debug)]
 pub struct VolumePlace {
     /// Its file: of the host, or in the image.
     pub path: PathBuf,
@@ -90,6 +90,8 @@ pub struct VolumePlace {
     pub format: Format,
     /// The file that was checked, if it is a host file.
     file: Option<File>,
+    /// The device of a volume that has no path.
+    device: Option<Arc<dyn Device>>,
 }
 
 impl VolumePlace {
@@ -97,6 +99,12 @@ impl VolumePlace {
     /// another file by now.
     pub fn path_of_file(&self) -> Option<PathBuf> {
         self.file.as_ref().map(path_of_open)
+    }
+
+    /// The device of a volume that is no file or disk of the host, nor a file in an image. The
+    /// volume is locked until it is dropped.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
     }
 }
 
@@ -190,16 +198,25 @@ impl Pool {
         } else {
             lock_for_reading(&*file)?
         });
+        let access = if to_change {
+            Access::ReadWrite
+        } else {
+            Access::Read
+        };
         let definition = self.definition();
-        let (image, directory) = match definition.kind() {
-            PoolKind::Dir => (None, definition.path()),
-            PoolKind::Ext4 => (Some(definition.path().to_owned()), definition.directory()),
+        let (image, path) = match definition.kind() {
+            PoolKind::Ext4 => (
+                Some(definition.path().to_owned()),
+                definition.directory().join(name.as_str()),
+            ),
+            _ => (None, self.path_of(name)),
         };
         let judged = file.as_host().map(|host| host.as_file().try_clone());
         Ok(VolumePlace {
-            path: directory.join(name.as_str()),
+            path,
             image,
             format,
+            device: storage.device_of(name, access)?,
             file: judged
                 .transpose()
                 .map_err(|source| Error::from(source).at(file.path()))?,

@@ -12,7 +12,7 @@ use extant_hostfs::{
 use extant_space::{Control, Error, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
-use super::{Done, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
+use super::{Checkpoint, Done, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
 use crate::name::VolumeName;
 use crate::state_directory::{STATE_DIRECTORY, make_state_directory};
 
@@ -123,7 +123,7 @@ impl Storage for DirectoryStorage<'_> {
         }
     }
 
-    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>> {
+    fn new_work(&self, name: &str, _: u64) -> Result<Box<dyn VolumeFile>> {
         let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         Self::host_file(&self.work()?, name, new)
     }
@@ -133,6 +133,7 @@ impl Storage for DirectoryStorage<'_> {
         name: &str,
         new: &NewFile,
         pace: Pace,
+        _: &dyn Checkpoint,
         control: Control<'_>,
     ) -> Result<Done> {
         let work = self.work()?;

@@ -14,7 +14,6 @@ mod image_lock;
 mod location;
 mod names;
 mod open_image;
-mod volume_locks;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -27,7 +26,9 @@ use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, Preallocation, Result, SyncMode,
 };
 
-use super::{Done, Existing, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
+use super::{
+    Checkpoint, Done, Existing, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own,
+};
 use crate::name::VolumeName;
 use crate::state_directory::STATE_DIRECTORY;
 use engine::Engine;
@@ -212,7 +213,7 @@ impl Storage for Ext4Storage {
         }
     }
 
-    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>> {
+    fn new_work(&self, name: &str, _: u64) -> Result<Box<dyn VolumeFile>> {
         let place = self.work_place(name);
         let inside = self.hold.enter()?;
         let made = self
@@ -226,6 +227,7 @@ impl Storage for Ext4Storage {
         name: &str,
         new: &NewFile,
         pace: Pace,
+        _: &dyn Checkpoint,
         control: Control<'_>,
     ) -> Result<Done> {
         if self.open_work(name)?.is_some() {
@@ -234,7 +236,7 @@ impl Storage for Ext4Storage {
         let partial = format!(".{name}.extant-partial");
         let file = match self.open_work(&partial)? {
             Some(file) => file,
-            None => self.new_work(&partial)?,
+            None => self.new_work(&partial, new.image.file_bytes())?,
         };
         pace.check(&*file, control.progress)?;
         if new.image.preallocation().space() != Preallocation::Off {

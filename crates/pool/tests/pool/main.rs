@@ -4,6 +4,7 @@
 //! of the command.
 
 mod both;
+mod disk;
 mod give_way;
 mod inside;
 mod jobs;

@@ -14,9 +14,9 @@ use extant_hostfs::Directory;
 use extant_space::{ErrorKind, Result};
 use rustix::fs::OFlags;
 
-use super::volume_locks::{VisibleWaiter, turnstile};
 use crate::fair_lock::{FairLock, FairWaiter, HeldLock, LockMode, Lockable};
 use crate::storage::Purpose;
+use crate::storage::volume_locks::{VisibleWaiter, turnstile};
 
 const NAME: &str = "turn";
 /// A number and the end of its line.

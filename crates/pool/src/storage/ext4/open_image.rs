@@ -27,9 +27,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::engine::{Engine, FileKey};
 use super::image_lock::{ImageLock, ImageWaiter};
 use super::location::Ext4Location;
-use super::volume_locks::{VisibleWaiter, VolumeLocks};
 use crate::fair_lock::{FairWaiter, LockMode};
 use crate::storage::Purpose;
+use crate::storage::volume_locks::{VisibleWaiter, VolumeLocks};
 use extant_hostfs::Directory;
 
 /// A job keeps the image for so long at least.
@@ -189,12 +189,12 @@ impl OpenImage {
 
     /// Locks a volume against threads and other processes, also while the image is released.
     pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> Result<bool> {
-        let locked = self.locks.try_lock(inode, mode);
+        let locked = self.locks.try_lock(inode.0.into(), mode);
         locked.map_err(|error| error.at(self.path()))
     }
 
     pub(super) fn unlock(&self, inode: InodeNumber) {
-        self.locks.unlock(inode);
+        self.locks.unlock(inode.0.into());
     }
 
     /// Pins the image for a whole operation, if this process has it open or can open it now.

@@ -91,7 +91,7 @@ fn inode(storage: &Ext4Storage, work: &str) -> InodeNumber {
 
 fn volume(storage: &Ext4Storage, name: &str) -> VolumeName {
     let volume = name.parse().unwrap();
-    storage.new_work(name).unwrap();
+    storage.new_work(name, 0).unwrap();
     let refuse = extant_hostfs::Existing::Refuse;
     storage.publish(name, &volume, refuse).unwrap();
     volume
@@ -102,7 +102,7 @@ fn file_of_a_job_continues_after_others_owned_the_image() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     file.write_at(b"before", 0).unwrap();
     sleep(KEEP_MIN);
     stand.job.give_way();
@@ -131,7 +131,7 @@ fn file_that_was_removed_meanwhile_is_an_error_and_never_another_file() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     file.write_at(b"1", 0).unwrap();
     let number = inode(&storage, "1.copy");
     stand.give_way();
@@ -141,7 +141,7 @@ fn file_that_was_removed_meanwhile_is_an_error_and_never_another_file() {
         // One of them gets the number that has become free.
         let mut new = (2..200).map(|id| format!("{id}.copy"));
         let same = new.find(|name| {
-            let file = others.new_work(name).unwrap();
+            let file = others.new_work(name, 0).unwrap();
             file.write_at(b"2", 0).unwrap();
             inode(&others, name) == number
         });
@@ -165,7 +165,7 @@ fn image_is_not_given_away_within_a_call() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     file.write_at(&[1; 5000], 0).unwrap();
     let mut looks = 0;
     file.for_each_extent(ByteRange::new(0, 5000), &mut |_| {
@@ -233,7 +233,7 @@ fn job_that_waits_for_its_turn_is_cancelled() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     stand.give_way();
     let others = stand.storage_of_others();
     std::thread::scope(|scope| {
@@ -279,7 +279,7 @@ fn another_image_in_its_place_is_not_written_to() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     stand.give_way();
     let image = stand.dir.path().join("disk.img");
     let copy = stand.dir.path().join("copy");
@@ -296,7 +296,7 @@ fn failed_close_of_the_image_ends_the_job_and_not_its_successors() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     stand.give_way();
     // The state after a failed close.
     storage.hold.image().state().lost = Some((ErrorKind::Io, "the disk".to_owned()));
@@ -316,7 +316,7 @@ fn job_waits_for_a_user_outside_the_pool_until_its_timeout() {
     require!(tool("mke2fs"));
     let stand = Stand::new();
     let storage = stand.storage_of_job(Purpose::Change);
-    let file = storage.new_work("1.copy").unwrap();
+    let file = storage.new_work("1.copy", 0).unwrap();
     stand.give_way();
     let image = stand.dir.path().join("disk.img");
     let options = extant_blockdev::HostOptions::default();

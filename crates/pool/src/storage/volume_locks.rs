@@ -1,10 +1,11 @@
-//! Locks that are visible to other processes while the image is closed.
+//! Locks of volumes that are not files of the host, visible to other processes while an image is
+//! closed.
 //!
 //! In a file of the state directory one byte stands for each object. A process that holds an object
 //! or waits for one locks its byte (`F_OFD_SETLK`); the kernel releases the lock when the process
 //! ends:
 //!
-//! - an inode number: the volume, shared by readers;
+//! - an inode number, or the number of a partition: the volume, shared by readers;
 //! - the turnstile in front of the image lock (`image_lock.rs`);
 //! - new waiters for the image lock, and resuming waiters, which have released it and need it
 //!   again.
@@ -14,7 +15,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 
-use extant_ext4::InodeNumber;
 use extant_hostfs::Directory;
 use extant_space::{ErrorKind, Result};
 use extant_sys::range_lock;
@@ -33,10 +33,10 @@ const RETURNING_WAITERS: u64 = TURNSTILE + 2;
 /// The locks of volumes: between the threads of this process by a table, between processes by
 /// bytes.
 #[derive(Debug)]
-pub(super) struct VolumeLocks {
+pub(in crate::storage) struct VolumeLocks {
     /// `None`: invisible to other processes.
     file: Option<File>,
-    held: Mutex<HashMap<InodeNumber, VolumeHolders>>,
+    held: Mutex<HashMap<u64, VolumeHolders>>,
 }
 
 /// The threads of this process that hold a volume.
@@ -49,7 +49,7 @@ struct VolumeHolders {
 }
 
 impl VolumeLocks {
-    pub(super) fn new(own: Option<&Directory>, purpose: Purpose) -> Result<Self> {
+    pub(in crate::storage) fn new(own: Option<&Directory>, purpose: Purpose) -> Result<Self> {
         let file = own.map(|own| open(own, purpose)).transpose()?;
         Ok(Self {
             file: file.flatten(),
@@ -58,9 +58,9 @@ impl VolumeLocks {
     }
 
     /// Takes a lock; false if another process holds a conflicting one.
-    pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> Result<bool> {
+    pub(in crate::storage) fn try_lock(&self, object: u64, mode: LockMode) -> Result<bool> {
         let mut held = self.held();
-        if let Some(holders) = held.get_mut(&inode) {
+        if let Some(holders) = held.get_mut(&object) {
             let is_free = (holders.mode, mode) == (LockMode::Shared, LockMode::Shared);
             holders.count += usize::from(is_free);
             return Ok(is_free);
@@ -69,7 +69,7 @@ impl VolumeLocks {
             None => None,
             Some(file) => {
                 let file = file.try_clone()?;
-                match Lockable::byte(file, inode.0.into()).try_lock(mode)? {
+                match Lockable::byte(file, object).try_lock(mode)? {
                     None => return Ok(false),
                     locked => locked,
                 }
@@ -80,28 +80,28 @@ impl VolumeLocks {
             count: 1,
             _held: between_processes,
         };
-        held.insert(inode, holders);
+        held.insert(object, holders);
         Ok(true)
     }
 
-    pub(super) fn unlock(&self, inode: InodeNumber) {
+    pub(in crate::storage) fn unlock(&self, object: u64) {
         let mut held = self.held();
-        let Some(holders) = held.get_mut(&inode) else {
+        let Some(holders) = held.get_mut(&object) else {
             return;
         };
         holders.count -= 1;
         if holders.count == 0 {
-            held.remove(&inode);
+            held.remove(&object);
         }
     }
 
     /// Whether any process waits for the image lock.
-    pub(super) fn has_waiters(&self) -> bool {
+    pub(in crate::storage) fn has_waiters(&self) -> bool {
         self.is_held(NEW_WAITERS) || self.is_held(RETURNING_WAITERS)
     }
 
     /// Whether a new waiter exists, which has not had the image yet.
-    pub(super) fn has_new_waiters(&self) -> bool {
+    pub(in crate::storage) fn has_new_waiters(&self) -> bool {
         self.is_held(NEW_WAITERS)
     }
 
@@ -112,31 +112,31 @@ impl VolumeLocks {
         range_lock::is_held_elsewhere(file, byte, 1).unwrap_or(false)
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<InodeNumber, VolumeHolders>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<u64, VolumeHolders>> {
         self.held.lock()
     }
 }
 
 /// The turnstile in front of the image lock; `None` if it cannot be made.
-pub(super) fn turnstile(own: &Directory, purpose: Purpose) -> Result<Option<Lockable>> {
+pub(in crate::storage) fn turnstile(own: &Directory, purpose: Purpose) -> Result<Option<Lockable>> {
     let file = open(own, purpose)?;
     Ok(file.map(|file| Lockable::byte(file, TURNSTILE)))
 }
 
 /// Shows other processes that this one waits for the image lock, until dropped.
 #[derive(Debug)]
-pub(super) struct VisibleWaiter {
+pub(in crate::storage) struct VisibleWaiter {
     _held: HeldLock,
 }
 
 impl VisibleWaiter {
     /// A new waiter. `None` if it cannot be shown.
-    pub(super) fn new_one(own: &Directory) -> Option<Self> {
+    pub(in crate::storage) fn new_one(own: &Directory) -> Option<Self> {
         Self::show(own, NEW_WAITERS)
     }
 
     /// A waiter that has released the image and needs it again.
-    pub(super) fn returning(own: &Directory) -> Option<Self> {
+    pub(in crate::storage) fn returning(own: &Directory) -> Option<Self> {
         Self::show(own, RETURNING_WAITERS)
     }
 
@@ -166,7 +166,7 @@ fn open(own: &Directory, purpose: Purpose) -> Result<Option<File>> {
 mod tests {
     use super::*;
 
-    const ONE: InodeNumber = InodeNumber(12);
+    const ONE: u64 = 12;
 
     fn both(own: &Directory) -> [VolumeLocks; 2] {
         [(); 2].map(|()| VolumeLocks::new(Some(own), Purpose::Change).unwrap())
@@ -187,7 +187,7 @@ mod tests {
         one.unlock(ONE);
         assert!(lock(&other, LockMode::Exclusive));
         assert!(!lock(&one, LockMode::Shared) && !lock(&other, LockMode::Shared));
-        assert!(one.try_lock(InodeNumber(13), LockMode::Exclusive).unwrap());
+        assert!(one.try_lock(13, LockMode::Exclusive).unwrap());
         drop(other);
         assert!(lock(&one, LockMode::Exclusive));
     }
