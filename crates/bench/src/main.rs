@@ -129,8 +129,8 @@ struct Arguments {
     background_share: Option<BackgroundShare>,
 
     /// In `images`, `exports`, `mount` and `fragments`: measure only parts and samples whose name
-    /// contains TEXT (all, if given more than once). In `images`: creation, load, floor, modes, or of
-    /// the modes a place, image or engine; likewise in `exports`, and a client. In `mount`:
+    /// contains TEXT (all, if given more than once). In `images`: creation, load, floor, modes, or
+    /// of the modes a place, image or engine; likewise in `exports`, and a client. In `mount`:
     /// fallocate2, files, listing, tree, sqlite, log, transfer, or of transfer such as "direct
     /// random". In `fragments`: disk, simulated
     #[arg(long, value_name = "TEXT")]

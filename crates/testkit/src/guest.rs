@@ -113,8 +113,8 @@ impl Guest {
         Requirement::new("root and the guest (oracles prepare)", met)
     }
 
-    /// QEMU with its modules and firmware, without a guest: for machines of a test's own. It is killed
-    /// after `timeout`.
+    /// QEMU with its modules and firmware, without a guest: for machines of a test's own. It is
+    /// killed after `timeout`.
     ///
     /// # Panics
     /// When the guest cannot be prepared.

@@ -1,5 +1,5 @@
-//! The part on the machine's disk: the same images, served by `extant serve` and by qemu-nbd without
-//! the page cache.
+//! The part on the machine's disk: the same images, served by `extant serve` and by qemu-nbd
+//! without the page cache.
 //!
 //! No file system of the kernel can be asked for fragments. So each image is in an ext4 that the
 //! engine has filled ([`layout`](super::layout)), and that the kernel mounts from a direct loop
