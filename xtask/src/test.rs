@@ -32,6 +32,10 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     // the target directory; cargo test alone builds only those of the crate under test.
     step::heading("build the binaries");
     let mut build = workspace.cargo(&["build", "--workspace", "--bins"]);
+    if !chooses_packages(cargo_args) {
+        // With the features of the tests: without them all crates would be built twice.
+        build.args(["--tests", "--examples"]);
+    }
     build.args(build_args(cargo_args));
     step::run(&mut build)?;
 
