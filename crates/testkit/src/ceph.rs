@@ -311,6 +311,10 @@ fn write_conf(directory: &Path, options: CephOptions) -> String {
     let addresses = format!("[v2:127.0.0.1:{new},v1:127.0.0.1:{old}]");
     let at = directory.display();
     let bytes = options.osd_bytes;
+    // A daemon may serve reads for this many times the grace without a word from the others. One
+    // that is alone and was frozen for longer was seen to answer nobody for a minute. With copies it
+    // is the time in which another takes over.
+    let lease = if options.copies == 1 { 24.0 } else { 0.8 };
     let conf = format!(
         "[global]\n\
          fsid = {fsid}\
@@ -347,7 +351,8 @@ fn write_conf(directory: &Path, options: CephOptions) -> String {
          memstore device bytes = {bytes}\n\
          osd op num shards = 2\n\
          osd heartbeat grace = 5\n\
-         osd heartbeat interval = 1\n"
+         osd heartbeat interval = 1\n\
+         osd pool default read lease ratio = {lease}\n"
     );
     fs::write(directory.join("ceph.conf"), conf).expect("a configuration");
     addresses
