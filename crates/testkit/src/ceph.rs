@@ -312,8 +312,8 @@ fn write_conf(directory: &Path, options: CephOptions) -> String {
     let at = directory.display();
     let bytes = options.osd_bytes;
     // A daemon may serve reads for this many times the grace without a word from the others. One
-    // that is alone and was frozen for longer was seen to answer nobody for a minute. With copies it
-    // is the time in which another takes over.
+    // that is alone and was frozen for longer answered no request for a minute, now and then. With
+    // copies it is the time after which another one takes over.
     let lease = if options.copies == 1 { 24.0 } else { 0.8 };
     let conf = format!(
         "[global]\n\
