@@ -9,7 +9,7 @@
 //! A queue can receive calls while others are in flight ([`CallQueue::input`]): the kernel signals
 //! the end of calls through an eventfd, which is polled together with the input.
 //!
-//! Events are taken from the ring that the kernel maps into the process ([`ended_ring`]); the
+//! Events are taken from the ring that the kernel maps into the process (`ended_ring`); the
 //! system call is made only to wait for one.
 //!
 //! Safety invariant: a call in a slot is not moved or dropped while the kernel may use its memory:
