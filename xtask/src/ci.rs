@@ -85,7 +85,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
 }
 
 fn tests(workspace: &Workspace) -> Result<()> {
-    test::run_tests(workspace, &["--no-fail-fast".to_owned()], &[])
+    test::run_tests(workspace, &[], &[])
 }
 
 fn docs(workspace: &Workspace) -> Result<()> {

@@ -5,7 +5,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `runner`, `step`: the runner of test programs; headings, commands, errors
+//! 1. `part`, `runner`, `step`: the parts of the test programs, and their runner; headings,
+//!    commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
@@ -20,6 +21,7 @@ mod ci;
 mod deny;
 mod dist;
 mod instructions;
+mod part;
 mod runner;
 mod screenshot;
 mod setup;

@@ -3,8 +3,13 @@
 //! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise skip because a tool, a
 //! file system or a privilege is missing (docs/testing.md).
 
+use std::io::{self, Seek};
+use std::process::Command;
+use std::thread;
+
 use anyhow::{Context, Result};
 
+use crate::part::Part;
 use crate::setup::{self, Guest};
 use crate::step;
 use crate::workspace::Workspace;
@@ -39,21 +44,58 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     build.args(build_args(cargo_args));
     step::run(&mut build)?;
 
-    step::heading("test");
     let mut test = workspace.cargo(&["test", "--config", &runner]);
-    if !chooses_packages(cargo_args) {
-        test.arg("--workspace");
-    }
-    test.args(cargo_args).env("EXTANT_TEST_STRICT", "1");
-    if !test_args.is_empty() {
-        test.arg("--").args(test_args);
-    }
-    step::run(&mut test)?;
-    if cargo_args.iter().any(|arg| !arg.starts_with('-')) || !test_args.is_empty() {
-        // A filter chooses among the ordinary tests.
-        return Ok(());
+    test.env("EXTANT_TEST_STRICT", "1");
+    if test_args.is_empty() && build_args(cargo_args).len() == cargo_args.len() {
+        all(workspace, &runner, test, cargo_args)?;
+    } else {
+        if !chooses_packages(cargo_args) {
+            test.arg("--workspace");
+        }
+        test.args(cargo_args);
+        if !test_args.is_empty() {
+            test.arg("--").args(test_args);
+        }
+        step::heading("test");
+        step::run(&mut test)?;
+        if cargo_args.iter().any(|arg| !arg.starts_with('-')) || !test_args.is_empty() {
+            // A filter chooses among the ordinary tests.
+            return Ok(());
+        }
     }
     shuttle(workspace, &runner)
+}
+
+/// Runs every test program; the one of [`Part::Beside`] at the same time as the others.
+fn all(
+    workspace: &Workspace,
+    runner: &str,
+    mut others: Command,
+    cargo_args: &[String],
+) -> Result<()> {
+    // All failures are shown, as CI runs once.
+    others
+        .args(["--workspace", "--no-fail-fast"])
+        .args(cargo_args);
+    let mut beside = workspace.cargo(&["test", "--config", runner, "--workspace"]);
+    beside.env("EXTANT_TEST_STRICT", "1").args(cargo_args);
+    beside.args(["--test", Part::BESIDE.1]);
+    Part::Beside.set(&mut beside);
+    Part::Others.set(&mut others);
+    let mut printed = tempfile::tempfile().context("a temporary file")?;
+    beside
+        .stdout(printed.try_clone()?)
+        .stderr(printed.try_clone()?);
+    let (beside, others) = thread::scope(|scope| {
+        let beside = scope.spawn(|| step::run(&mut beside));
+        step::heading("test");
+        let others = step::run(&mut others);
+        (beside.join().expect("a step does not panic"), others)
+    });
+    step::heading(&format!("what ran beside: {}", Part::BESIDE.1));
+    printed.rewind()?;
+    io::copy(&mut printed, &mut io::stdout())?;
+    others.and(beside)
 }
 
 /// Cargo's setting that runs test programs by `xtask run-test`.
