@@ -44,11 +44,15 @@ type Counts = BTreeMap<String, u64>;
 /// Counts, then compares or updates.
 pub fn run(workspace: &Workspace, then: Then) -> Result<()> {
     let compiler = step::output(Command::new("rustc").arg("--version"))?;
+    // All at once: what they share is built once, with the same features.
+    let mut build = workspace.cargo(&["build", "--release", "--locked"]);
+    for (package, _, example) in CRATES {
+        build.args(["-p", package, "--example", example]);
+    }
+    step::run(&mut build)?;
     let mut grown = Vec::new();
     for (package, directory, example) in CRATES {
         step::heading(&format!("instructions of {package}"));
-        let build = ["build", "--release", "--locked", "--example", example, "-p"];
-        step::run(workspace.cargo(&build).arg(package))?;
         let examples = workspace.target_dir()?.join("release/examples");
         let counts = count(&examples.join(example))?;
         let file = workspace.root().join(directory).join(BASELINE);
