@@ -155,8 +155,12 @@ impl Context {
 
     /// A command as a reader would type it, without the directories of this run.
     pub fn shown(&self, command: &Command) -> String {
-        command::line(command)
-            .replace(&format!("{}", self.extant.display()), "extant")
+        let mut line = command::line(command);
+        if let Ok(own) = std::env::current_exe() {
+            // First: its path may contain that of `extant`.
+            line = line.replace(&format!("{}", own.display()), "extant-bench");
+        }
+        line.replace(&format!("{}", self.extant.display()), "extant")
             .replace(&format!("{}", self.path().display()), "DIR")
             .replace("/usr/bin/", "")
     }
