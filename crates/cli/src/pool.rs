@@ -45,7 +45,7 @@ pub struct PoolCommandArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum PoolCommand {
-    Define(define::DefineArgs),
+    Define(Box<define::DefineArgs>),
     List(list::ListArgs),
     Info(info::InfoArgs),
     Refresh(refresh::RefreshArgs),

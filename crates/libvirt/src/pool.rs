@@ -83,6 +83,9 @@ pub(crate) fn check_is_known_to_libvirt(pool: &Pool) -> Result<()> {
             .detail(
                 "XML: volumes of libvirt's pools of type 'disk' have no names but their devices'",
             )),
+        PoolKind::Rbd => Err(Error::new(ErrorKind::Unsupported)
+            .at(pool.definition().path())
+            .detail("XML: pools of kind 'rbd' are not described to libvirt")),
         kind => Err(Error::new(ErrorKind::Unsupported)
             .at(pool.definition().path())
             .detail(format!(

@@ -17,6 +17,7 @@ use extant_image::hold::is_export;
 use extant_space::{Error, ErrorKind, Preallocation, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster_place::ClusterPlace;
 use crate::foreign::ForeignElements;
 use crate::limits::Limits;
 use crate::name::PoolName;
@@ -38,6 +39,8 @@ pub enum PoolKind {
     Ext4,
     /// Partitions of a disk, or of the image of one.
     Disk,
+    /// Images of a pool of a Ceph cluster.
+    Rbd,
 }
 
 impl PoolKind {
@@ -47,6 +50,7 @@ impl PoolKind {
             Self::Dir => "dir",
             Self::Ext4 => "ext4",
             Self::Disk => "disk",
+            Self::Rbd => "rbd",
         }
     }
 }
@@ -76,6 +80,9 @@ pub struct Definition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<PathBuf>,
     identifier: Option<String>,
+    /// How a cluster is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterPlace>,
     #[serde(default)]
     limits: Limits,
     /// A partition table that the pool has not made may be used. For the definition alone.
@@ -97,6 +104,7 @@ impl Definition {
             directory: None,
             state: None,
             identifier: None,
+            cluster: None,
             limits: Limits::default(),
             adopts_table: false,
             foreign: None,
@@ -178,6 +186,41 @@ impl Definition {
         })
     }
 
+    /// A pool of the images of a Ceph cluster, to be kept under `name`. `state` is the state
+    /// directory, on this machine.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that Ceph's tools do not know, and for the default
+    /// preallocation `falloc`: RBD reserves no space.
+    pub fn on_cluster(
+        name: PoolName,
+        cluster: ClusterPlace,
+        state: &Path,
+        limits: Limits,
+    ) -> Result<Self> {
+        cluster.check()?;
+        if limits.preallocation == Preallocation::Falloc {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(
+                "RBD reserves no space without writing it: the preallocation of the pool is full or off",
+            ));
+        }
+        let state = std::path::absolute(state).map_err(|source| Error::from(source).at(state))?;
+        let path = cluster.path();
+        Ok(Self {
+            kind: PoolKind::Rbd,
+            name: Some(name),
+            identifier: Some(new_identifier()?),
+            cluster: Some(cluster),
+            state: Some(state),
+            limits,
+            ..Self::of_directory(&path)
+        })
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&ClusterPlace> {
+        self.cluster.as_ref()
+    }
+
     pub(crate) fn adopts_table(&self) -> bool {
         self.adopts_table
     }
@@ -207,7 +250,7 @@ impl Definition {
         match (&self.state, self.kind) {
             (Some(state), _) => state.clone(),
             (None, PoolKind::Dir) => self.path.join(STATE_DIRECTORY),
-            (None, PoolKind::Ext4 | PoolKind::Disk) => {
+            (None, PoolKind::Ext4 | PoolKind::Disk | PoolKind::Rbd) => {
                 let mut beside = self.path.as_os_str().to_owned();
                 beside.push(STATE_DIRECTORY);
                 beside.into()

@@ -2,9 +2,9 @@
 //!
 //! A [`Pool`] is a directory, on the host or in an ext4 file-system image that the engine drives
 //! without a mount. Its volumes are the files in it, raw or qcow2; or they are the partitions of a
-//! disk. The pool's state (jobs,
-//! unfinished files, a lock) is in the hidden directory `.extant`. Any directory is a pool; a
-//! [`Definition`] adds a name and [`Limits`].
+//! disk, or images of a Ceph cluster. The pool's state (jobs, unfinished files, a lock) is in the
+//! hidden directory `.extant`. Any directory is a pool; a [`Definition`] adds a name and
+//! [`Limits`].
 //!
 //! Every long operation is a [`Job`]. It reserves its space before it starts, reports progress, can
 //! be cancelled by every user with access to the pool, and survives its process. An incomplete file
@@ -14,7 +14,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `fair_lock`, `limits`, `name`, `state_directory`: locks between processes, values, own names
+//! 1. `fair_lock`, `limits`, `name`, `cluster_place`, `state_directory`: locks between processes,
+//!    values, own names
 //! 2. `storage`: the place of the volumes, on the host or in an ext4 file system
 //! 3. `foreign`, `format`, `volume_lock`: the attributes stored with a volume, and its lock
 //! 4. `definition`, `job`: definitions of pools, records of jobs
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod cluster_place;
 mod definition;
 mod fair_lock;
 mod foreign;
@@ -44,6 +46,7 @@ mod volume_lock;
 mod work;
 
 pub use accounting::Space;
+pub use cluster_place::ClusterPlace;
 pub use definition::{Definition, Definitions, InImage, PoolKind};
 pub use foreign::ForeignElements;
 pub use format::Format;

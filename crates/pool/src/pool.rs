@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use extant_hostfs::Directory;
 use extant_image::hold::is_export;
+use extant_rbd::PoolStatistics;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -33,8 +34,8 @@ use crate::name::{PoolName, VolumeName};
 use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose,
-    Storage, Store,
+    Caller, DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin,
+    Purpose, RbdStore, Storage, Store,
 };
 
 pub use refresh::{Interrupted, Leftovers, Refreshed};
@@ -118,6 +119,9 @@ pub struct PoolInfo {
     /// The largest volume that has a place, if not only the free space limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_gap_bytes: Option<u64>,
+    /// Figures of the cluster, for a pool of one.
+    #[serde(skip)]
+    pub cluster: Option<PoolStatistics>,
     /// Number of waiting and running jobs.
     pub jobs: usize,
 }
@@ -161,7 +165,7 @@ impl Pool {
                 image_of(&definition).check()?;
                 make_above(&definition)?;
             }
-            PoolKind::Disk => make_above(&definition)?,
+            PoolKind::Disk | PoolKind::Rbd => make_above(&definition)?,
         }
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
@@ -199,6 +203,18 @@ impl Pool {
                 )),
                 own: Self::state_beside(&definition)?,
             },
+            PoolKind::Rbd => {
+                let (place, identifier) = (definition.cluster(), definition.identifier());
+                let (Some(place), Some(identifier)) = (place, identifier) else {
+                    return Err(Error::new(ErrorKind::Corrupt)
+                        .at(definition.path())
+                        .detail("the definition names no pool of a cluster"));
+                };
+                PoolLocation::Store {
+                    store: Box::new(RbdStore::new(place, identifier)),
+                    own: StatePlace::new(&definition.state())?,
+                }
+            }
         };
         Ok(Self {
             definition,
@@ -300,6 +316,7 @@ impl Pool {
             limits: self.definition.limits().clone(),
             space: Space::of(self.definition.limits(), &*storage, state.as_ref())?,
             largest_gap_bytes: storage.largest_gap_bytes()?,
+            cluster: storage.cluster_statistics()?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
         })
     }
@@ -317,7 +334,17 @@ impl Pool {
                 let pin = pin.ok_or_else(|| self.busy())?;
                 Ok(Box::new(Ext4Storage::new(pin)))
             }
-            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose),
+            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose, Caller::Short),
+        }
+    }
+
+    /// The same to undo a job. What does not answer soon is left for later.
+    pub(crate) fn storage_of_rollback(&self, purpose: Purpose) -> Result<Box<dyn Storage + '_>> {
+        match &self.location {
+            PoolLocation::Store { store, .. } => {
+                self.open_store(&**store, purpose, Caller::Rollback)
+            }
+            _ => self.storage(purpose),
         }
     }
 
@@ -337,7 +364,10 @@ impl Pool {
                 Ok(pin
                     .map(|pin| -> Box<dyn Storage> { Box::new(Ext4Storage::of_job(&pin, cancel)) }))
             }
-            PoolLocation::Store { store, .. } => self.open_store(&**store, purpose).map(Some),
+            PoolLocation::Store { store, .. } => {
+                let caller = Caller::Job(cancel);
+                self.open_store(&**store, purpose, caller).map(Some)
+            }
         }
     }
 
@@ -345,9 +375,10 @@ impl Pool {
         &'p self,
         store: &'p dyn Store,
         purpose: Purpose,
+        caller: Caller<'_>,
     ) -> Result<Box<dyn Storage + 'p>> {
         let state = self.state_for(purpose)?;
-        store.open(purpose, state.as_ref().map(PoolState::dir))
+        store.open(purpose, state.as_ref().map(PoolState::dir), caller)
     }
 
     /// The state directory for an operation on the volumes.

@@ -13,6 +13,7 @@ mod directory;
 mod disk;
 mod ext4;
 mod host_file;
+mod rbd;
 mod volume_locks;
 
 use std::fmt;
@@ -25,7 +26,8 @@ use extant_hostfs::{
     Access, CreateReport, Directory, Existing, HostFile, MaterializeReport, Pace, Plan, Verified,
 };
 use extant_image::NewImage;
-use extant_space::{ByteRange, Control, Result, SpaceFile};
+use extant_rbd::PoolStatistics;
+use extant_space::{ByteRange, CancelToken, Control, Result, SpaceFile};
 
 use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
@@ -33,6 +35,7 @@ use crate::name::VolumeName;
 pub(crate) use directory::DirectoryStorage;
 pub(crate) use disk::DiskStore;
 pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
+pub(crate) use rbd::RbdStore;
 
 /// The attribute with the format of a volume.
 pub(crate) const FORMAT_ATTRIBUTE: &str = "user.extant.format";
@@ -44,6 +47,17 @@ pub(crate) enum Purpose {
     Look,
     /// Volumes, or files that become some.
     Change,
+}
+
+/// Opener of a store, which determines how long it may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caller<'c> {
+    /// A short operation.
+    Short,
+    /// A job; its cancel is not delayed.
+    Job(&'c CancelToken),
+    /// The rollback of a job: one that cannot be done now is left for later.
+    Rollback,
 }
 
 /// A file, with the attributes of a list.
@@ -165,7 +179,12 @@ pub(crate) struct ResizeWork<'a> {
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// For one operation. `own` is the state directory; `None` if there is none, or this user may
     /// not read it.
-    fn open(&self, purpose: Purpose, own: Option<&Directory>) -> Result<Box<dyn Storage + '_>>;
+    fn open(
+        &self,
+        purpose: Purpose,
+        own: Option<&Directory>,
+        caller: Caller<'_>,
+    ) -> Result<Box<dyn Storage + '_>>;
 
     /// Prepares the store for a new definition, whose state directory is `own`.
     fn build(&self, own: &Directory) -> Result<()>;
@@ -201,6 +220,11 @@ pub(crate) trait Storage: Send + Sync {
 
     /// The largest volume that has a place; `None` if only the free space limits it.
     fn largest_gap_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Figures of the cluster about its space; `None` if the storage is in none.
+    fn cluster_statistics(&self) -> Result<Option<PoolStatistics>> {
         Ok(None)
     }
 

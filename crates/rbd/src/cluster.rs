@@ -61,6 +61,24 @@ impl Cluster {
         &self.id
     }
 
+    /// Cuts off the client at `address`, as watchers are listed, for `duration`: the cluster takes
+    /// none of its requests any more.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without the right to do that (`profile rbd` has it); those of the
+    /// monitors.
+    pub fn block_client(&self, address: &str, duration: Duration) -> Result<()> {
+        let command = serde_json::json!({
+            "prefix": "osd blocklist",
+            "blocklistop": "add",
+            "addr": address,
+            "expire": duration.as_secs_f64(),
+        });
+        let told = self.handle.monitor(&command.to_string());
+        told.map(drop)
+            .map_err(|error| self.explain(error.during("block client")))
+    }
+
     pub(crate) fn handle(&self) -> &Arc<ClusterHandle> {
         &self.handle
     }

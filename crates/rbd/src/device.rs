@@ -19,6 +19,7 @@ use extant_blockdev::{
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
+use crate::cancellable::RANGE_BYTES_MAX;
 use crate::cluster::Cluster;
 use crate::image::{Image, ObjectDetail, RbdAccess};
 use crate::name::RbdName;
@@ -29,8 +30,6 @@ use stream::Streamed;
 
 /// Most bytes of one read or write.
 const TRANSFER_BYTES_MAX: u64 = 64 << 20;
-/// Most bytes of one request without data. librbd takes less than 1 GiB on some paths.
-const RANGE_BYTES_MAX: u64 = 512 << 20;
 /// `rbd_discard_granularity_bytes`: smaller discards do nothing.
 const DISCARD_GRANULARITY: u64 = 64 << 10;
 /// Requests of a batch in flight.

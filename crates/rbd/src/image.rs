@@ -48,8 +48,13 @@ pub struct Snapshot {
 }
 
 /// An open image, or one of its snapshots.
+///
+/// librbd takes the exclusive lock for some reads of an image that may be changed. So a reader has
+/// it open twice: for its watch, and read-only for what it reads.
 pub struct Image {
     handle: ImageHandle,
+    /// The watch of a reader; `None`: `handle` has it, or there is none.
+    watch: Option<ImageHandle>,
     pool: Pool,
     place: PathBuf,
     object_bytes: u64,
@@ -97,10 +102,17 @@ impl Image {
             (ErrorKind::NotFound, Some(_)) => error.detail("no such image or snapshot").at(&place),
             _ => fail(error),
         })?;
+        let (handle, watch) = match access {
+            RbdAccess::ReadOnly if snapshot.is_none() => {
+                (open(Opening::Unseen).map_err(fail)?, Some(handle))
+            }
+            _ => (handle, None),
+        };
         let object_bytes = handle.object_bytes().map_err(fail)?;
         let stripe_bytes = object_bytes * handle.stripe_count().map_err(fail)?;
         let image = Self {
             handle,
+            watch,
             pool: pool.clone(),
             place: place.clone(),
             object_bytes,
@@ -115,13 +127,7 @@ impl Image {
     }
 
     fn exclude_others(&self) -> Result<()> {
-        let watchers = self.watchers()?;
-        let own = self.pool.cluster().client_number();
-        let (ours, others): (Vec<_>, Vec<_>) =
-            watchers.iter().partition(|one| one.client_number == own);
-        if let Some(other) = others.first().or(ours.get(1)) {
-            return Err(self.in_use("the image is open in", other));
-        }
+        self.check_alone()?;
         if !self.features()?.contains(ImageFeatures::EXCLUSIVE_LOCK) {
             return Ok(());
         }
@@ -137,7 +143,20 @@ impl Image {
                     .at(&self.place),
                 _ => self.explain(error.during("lock")),
             }
-        })
+        })?;
+        // A reader that came since the first look may have missed the lock.
+        self.check_alone()
+    }
+
+    fn check_alone(&self) -> Result<()> {
+        let watchers = self.watchers()?;
+        let own = self.pool.cluster().client_number();
+        let (ours, others): (Vec<_>, Vec<_>) =
+            watchers.iter().partition(|one| one.client_number == own);
+        match others.first().or(ours.get(1)) {
+            Some(other) => Err(self.in_use("the image is open in", other)),
+            None => Ok(()),
+        }
     }
 
     fn check_not_written(&self) -> Result<()> {
@@ -164,6 +183,11 @@ impl Image {
             .at(&self.place)
             .detail(format!("{what} client.{client_number} at {address}"))
             .advice("a client that was killed counts for 30 s")
+    }
+
+    /// For changes that are no writes.
+    fn control(&self) -> &ImageHandle {
+        self.watch.as_ref().unwrap_or(&self.handle)
     }
 
     pub(crate) fn handle(&self) -> &ImageHandle {
@@ -279,7 +303,7 @@ impl Image {
     /// # Errors
     /// `AlreadyExists`; those of the cluster.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
-        let made = self.handle.create_snapshot(name);
+        let made = self.control().create_snapshot(name);
         made.map_err(|error| self.explain_snapshot(error.during("create snapshot"), name))
     }
 
@@ -288,7 +312,7 @@ impl Image {
     /// # Errors
     /// `NotFound`; `InUse` for a protected one; those of the cluster.
     pub fn remove_snapshot(&self, name: &str) -> Result<()> {
-        let removed = self.handle.remove_snapshot(name);
+        let removed = self.control().remove_snapshot(name);
         removed.map_err(|error| self.explain_snapshot(error.during("remove snapshot"), name))
     }
 
@@ -297,7 +321,7 @@ impl Image {
     /// # Errors
     /// `NotFound`; `InUse` for one that is protected; those of the cluster.
     pub fn protect_snapshot(&self, name: &str) -> Result<()> {
-        let done = self.handle.protect_snapshot(name);
+        let done = self.control().protect_snapshot(name);
         done.map_err(|error| self.explain_snapshot(error.during("protect snapshot"), name))
     }
 
@@ -306,7 +330,7 @@ impl Image {
     /// # Errors
     /// `NotFound`; `InUse` for one with clones; those of the cluster.
     pub fn unprotect_snapshot(&self, name: &str) -> Result<()> {
-        let done = self.handle.unprotect_snapshot(name);
+        let done = self.control().unprotect_snapshot(name);
         done.map_err(|error| self.explain_snapshot(error.during("unprotect snapshot"), name))
     }
 
@@ -333,7 +357,7 @@ impl Image {
     /// # Errors
     /// Those of the cluster.
     pub fn watchers(&self) -> Result<Vec<Watcher>> {
-        let found = self.handle.watchers();
+        let found = self.control().watchers();
         let found = found.map_err(|error| self.explain(error.during("list watchers")))?;
         let watchers = found.into_iter().map(|(address, client_number)| Watcher {
             address,
@@ -350,7 +374,7 @@ impl Image {
         if !self.features()?.contains(ImageFeatures::EXCLUSIVE_LOCK) {
             return Ok(Vec::new());
         }
-        let owners = self.handle.lock_owners();
+        let owners = self.control().lock_owners();
         owners.map_err(|error| self.explain(error.during("list lock owners")))
     }
 
@@ -368,7 +392,7 @@ impl Image {
     /// # Errors
     /// Those of the cluster.
     pub fn set_metadata(&self, key: &str, value: &str) -> Result<()> {
-        let set = self.handle.set_metadata(key, value);
+        let set = self.control().set_metadata(key, value);
         set.map_err(|error| self.explain(error.during("write metadata")))
     }
 
@@ -377,7 +401,7 @@ impl Image {
     /// # Errors
     /// `NotFound`; those of the cluster.
     pub fn remove_metadata(&self, key: &str) -> Result<()> {
-        let removed = self.handle.remove_metadata(key);
+        let removed = self.control().remove_metadata(key);
         removed.map_err(|error| self.explain(error.during("remove metadata")))
     }
 
@@ -398,12 +422,26 @@ impl Image {
         let aligned = ByteRange::new(start, end);
         let found = self
             .handle
-            .data_in(aligned, detail == ObjectDetail::Objects);
+            .data_in(aligned, detail == ObjectDetail::Objects, true);
         let found = found.map_err(|error| self.explain(error.during("map").in_range(range)))?;
         let parts = found
             .into_iter()
             .filter_map(|part| part.intersection(range));
         Ok(parts.collect())
+    }
+
+    /// Bytes of its own objects, each counted as a whole.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        let whole = ByteRange::new(0, self.size()?);
+        if whole.is_empty() {
+            return Ok(0);
+        }
+        let found = self.handle.data_in(whole, true, false);
+        let found = found.map_err(|error| self.explain(error.during("map")))?;
+        Ok(found.iter().map(|part| part.len()).sum())
     }
 }
 

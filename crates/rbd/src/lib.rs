@@ -23,7 +23,7 @@
 //! 4. `pool`: images by name
 //! 5. `image`: open images, snapshots, watchers, locks
 //! 6. `cancellable`, `device`: requests that a cancel leaves alone; the driver
-//! 7. `materialize`: thick images
+//! 7. `materialize`, `writer`: thick images, copies into an image
 //!
 //! Threads, locks, limits, and why it is written here: docs/internals/rbd.md.
 
@@ -36,13 +36,15 @@ mod name;
 mod options;
 mod pool;
 mod sys;
+mod writer;
 
 pub use cluster::Cluster;
 pub use device::RbdDevice;
 pub use image::{Image, ObjectDetail, RbdAccess, Snapshot, Watcher};
 pub use materialize::{
-    MaterializeOptions, MaterializeReport, VerifiedObjects, ZeroMethod, materialize,
+    MaterializeOptions, MaterializeReport, VerifiedObjects, ZeroMethod, materialize, overwrite,
 };
 pub use name::RbdName;
 pub use options::{ClusterOptions, RbdCache, RbdTimeouts};
 pub use pool::{ImageFeatures, ImageLayout, Pool, PoolStatistics};
+pub use writer::ImageWriter;

@@ -35,6 +35,8 @@ pub struct MaterializeOptions {
     pub rate: Option<NonZeroU64>,
     /// Zeros are sent as data, without a trial of the other way.
     pub sends_data: bool,
+    /// The part to be written; `None`: all of the image.
+    pub range: Option<ByteRange>,
 }
 
 /// How zeros reached the cluster.
@@ -56,7 +58,7 @@ pub enum VerifiedObjects {
 /// Result of [`materialize`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaterializeReport {
-    /// Bytes of the image.
+    /// Bytes of the image, or of its part.
     pub size_bytes: u64,
     /// Bytes that were in objects before.
     pub already_written_bytes: u64,
@@ -83,12 +85,7 @@ pub fn materialize(
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
     let started = Instant::now();
-    let target = Target {
-        image,
-        options,
-        control,
-        size: image.size()?,
-    };
+    let target = Target::new(image, options, control)?;
     if image.overlap()? > 0 {
         return Err(Error::new(ErrorKind::Unsupported)
             .at(image.place())
@@ -97,7 +94,7 @@ pub fn materialize(
     }
     let missing = target.survey(Phase::Scan)?;
     let mut zeroed_bytes = total(&missing);
-    let already_written_bytes = target.size - zeroed_bytes;
+    let already_written_bytes = target.range.len() - zeroed_bytes;
     let mut method = None;
     if !missing.is_empty() {
         let chosen = target.choose(&missing)?;
@@ -108,7 +105,7 @@ pub fn materialize(
     let mut rest = target.survey(Phase::Verify)?;
     if method == Some(ZeroMethod::WriteZeroes) && !rest.is_empty() {
         zeroed_bytes += total(&rest);
-        target.write(&rest, ZeroMethod::Data, target.size - total(&rest))?;
+        target.write(&rest, ZeroMethod::Data, target.range.len() - total(&rest))?;
         target.flush()?;
         rest = target.survey(Phase::Verify)?;
     }
@@ -122,13 +119,29 @@ pub fn materialize(
             )));
     }
     Ok(MaterializeReport {
-        size_bytes: target.size,
+        size_bytes: target.range.len(),
         already_written_bytes,
         zeroed_bytes,
         method,
         verified: VerifiedObjects::FullLength,
         elapsed_seconds: started.elapsed().as_secs_f64(),
     })
+}
+
+/// Overwrites a range with zeros, which are sent as data; durable on return. The image is
+/// [open for changes](crate::RbdAccess::ReadWrite). What a daemon keeps of the old content, no
+/// interface shows.
+///
+/// # Errors
+/// `Cancelled`; those of the cluster.
+pub fn overwrite(
+    image: &Arc<Image>,
+    options: MaterializeOptions,
+    control: Control<'_>,
+) -> Result<()> {
+    let target = Target::new(image, options, control)?;
+    target.write(&[target.range], ZeroMethod::Data, 0)?;
+    target.flush()
 }
 
 fn total(ranges: &[ByteRange]) -> u64 {
@@ -140,18 +153,38 @@ struct Target<'a> {
     image: &'a Arc<Image>,
     options: MaterializeOptions,
     control: Control<'a>,
-    size: u64,
+    range: ByteRange,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    fn new(
+        image: &'a Arc<Image>,
+        options: MaterializeOptions,
+        control: Control<'a>,
+    ) -> Result<Self> {
+        let whole = ByteRange::new(0, image.size()?);
+        let range = match options.range {
+            None => whole,
+            Some(range) => range.intersection(whole).unwrap_or(ByteRange::new(0, 0)),
+        };
+        Ok(Self {
+            image,
+            options,
+            control,
+            range,
+        })
+    }
+
     /// The parts that are in no object.
     fn survey(&self, phase: Phase) -> Result<Vec<ByteRange>> {
         let mut missing = Vec::new();
-        for window in ByteRange::new(0, self.size).chunks(self.whole_stripes(SURVEY_BYTES)) {
-            self.control.report(phase, window.start(), self.size);
+        let size = self.range.len();
+        for window in self.range.chunks(self.whole_stripes(SURVEY_BYTES)) {
+            let done = window.start() - self.range.start();
+            self.control.report(phase, done, size);
             missing.extend(self.missing_in(window)?);
         }
-        self.control.report(phase, self.size, self.size);
+        self.control.report(phase, size, size);
         Ok(missing)
     }
 
@@ -186,7 +219,7 @@ impl Target<'_> {
         self.write(
             &[trial],
             ZeroMethod::WriteZeroes,
-            self.size - total(missing),
+            self.range.len() - total(missing),
         )?;
         self.flush()?;
         Ok(match self.missing_in(trial)?[..] {
@@ -236,7 +269,8 @@ impl Target<'_> {
                 written.map_err(|error| self.image.explain(error.during("write zeroes")))?;
                 done_bytes += lengths[ended.tag];
                 free.push(ended.tag);
-                self.control.report(Phase::Write, done_bytes, self.size);
+                self.control
+                    .report(Phase::Write, done_bytes, self.range.len());
             }
             Ok(free.len() < depth)
         };
@@ -252,7 +286,8 @@ impl Target<'_> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.control.report(Phase::Sync, self.size, self.size);
+        let size = self.range.len();
+        self.control.report(Phase::Sync, size, size);
         self.image.flush(self.control.cancel)
     }
 

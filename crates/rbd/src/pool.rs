@@ -235,14 +235,19 @@ impl Pool {
             })
     }
 
-    /// Renames an image.
+    /// Renames an image. Of two clients that give the same name, one fails.
     ///
     /// # Errors
     /// `NotFound`; `AlreadyExists`; those of the cluster.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.handle
-            .rename(from, to)
-            .map_err(|error| self.explain(error.during("rename"), from))
+        let explain = |error: Error| self.explain(error.during("rename"), from);
+        self.handle.rename(from, to).map_err(explain)?;
+        // librbd loses the error of a rename that another client has overtaken: it searches for
+        // the new name before, and then registers its watch again, whose result it returns.
+        if self.images()?.iter().any(|name| name == from) {
+            return Err(explain(Error::new(ErrorKind::AlreadyExists)));
+        }
+        Ok(())
     }
 
     /// The space of the pool, by the monitors' newest figures, which are some seconds old.

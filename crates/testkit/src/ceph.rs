@@ -124,17 +124,51 @@ impl Ceph {
     /// When it does not start.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Ceph> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start_for_all(CephOptions::default()))
+    }
+
+    /// The same, of which the monitors know how much is used: with a manager, and 1 GiB of room.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn shared_with_figures() -> &'static Self {
+        static SHARED: OnceLock<Ceph> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let (started, cluster) = mpsc::channel();
-            thread::spawn(move || {
-                // The daemons end with this thread.
-                let _ = started.send(Self::start(CephOptions::default()));
-                loop {
-                    thread::park();
-                }
+            let ceph = Self::start_for_all(CephOptions {
+                osd_bytes: 1 << 30,
+                manager: true,
+                ..CephOptions::default()
             });
-            cluster.recv().expect("a cluster")
+            ceph.wait_for_figures();
+            ceph
         })
+    }
+
+    fn start_for_all(options: CephOptions) -> Self {
+        let (started, cluster) = mpsc::channel();
+        thread::spawn(move || {
+            // The daemons end with this thread.
+            let _ = started.send(Self::start(options));
+            loop {
+                thread::park();
+            }
+        });
+        cluster.recv().expect("a cluster")
+    }
+
+    /// Waits until the monitors know how much the pool has room for.
+    ///
+    /// # Panics
+    /// When they do not learn it.
+    #[track_caller]
+    pub fn wait_for_figures(&self) {
+        self.wait_for("figures of the pool", |ceph| {
+            let figures = ceph
+                .try_ask(&["df", "--format", "json"])
+                .unwrap_or_default();
+            let room = figures.rsplit("\"max_avail\":").next().unwrap_or_default();
+            !room.starts_with("0,") && !room.starts_with("0}") && figures.contains("max_avail")
+        });
     }
 
     fn make_osd(&self, number: u32) -> Child {

@@ -9,7 +9,7 @@ use std::{env, fs};
 use clap::{Args, ValueEnum};
 use extant_image::Preallocation;
 use extant_image::hold::is_export;
-use extant_pool::{Definition, InImage, Limits, Overcommit, Pool, PoolName};
+use extant_pool::{ClusterPlace, Definition, InImage, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
 use super::json::PoolJson;
@@ -18,7 +18,7 @@ use crate::arguments::{parse_rate, parse_size};
 use crate::image_format::Mode;
 use crate::print;
 
-/// Give a directory, an ext4 image or a disk a name and limits.
+/// Give a directory, an ext4 image, a disk or a pool of a Ceph cluster a name and limits.
 ///
 /// A directory is made if there is none; its files become the pool's volumes. With --kind ext4 it
 /// is a directory inside an image or on a disk, which the pool drives itself: no other program may
@@ -27,6 +27,9 @@ use crate::print;
 ///
 /// With --kind disk the volumes are partitions of a disk or of the image of one: a blank disk gets
 /// a GUID partition table; an existing table is used only with --adopt.
+///
+/// With --kind rbd the volumes are images of a pool of a Ceph cluster. The jobs of the pool are
+/// those of this machine; other machines define it as well, and no two of them get the same volume.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,6 +39,8 @@ Examples:
   extant pool define disk --kind ext4 --target /dev/vdb --directory /volumes
   extant pool define bare --kind disk --path /dev/vdc
   extant pool define rest --kind disk --path /dev/vda --adopt
+  extant pool define cloud --kind rbd --ceph-pool vms
+  extant pool define team --kind rbd --ceph-pool vms --namespace team --id me
   extant pool define --xml vms.xml              as virsh pool-dumpxml writes it
 
 Exit status: see extant --help.")]
@@ -45,7 +50,7 @@ pub struct DefineArgs {
     pub name: Option<PoolName>,
 
     /// The directory, the image or the disk
-    #[arg(required_unless_present_any = ["xml", "target"])]
+    #[arg(required_unless_present_any = ["xml", "target", "ceph_pool"])]
     pub place: Option<PathBuf>,
 
     /// The same as an option
@@ -70,8 +75,33 @@ pub struct DefineArgs {
     #[arg(long)]
     pub adopt: bool,
 
-    /// With --kind ext4 and disk: the state directory of the pool [default: next to the image; of a
-    /// disk, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
+    /// With --kind rbd: Ceph's name of the pool
+    #[arg(
+        long,
+        value_name = "POOL",
+        conflicts_with_all = ["place", "target"],
+        required_if_eq("kind", "rbd")
+    )]
+    pub ceph_pool: Option<String>,
+
+    /// With --kind rbd: the namespace in the pool [default: none]
+    #[arg(long, value_name = "NAMESPACE", requires = "ceph_pool")]
+    pub namespace: Option<String>,
+
+    /// With --kind rbd: Ceph's configuration file [default: $CEPH_CONF or /etc/ceph/ceph.conf]
+    #[arg(long, value_name = "FILE", requires = "ceph_pool")]
+    pub conf: Option<PathBuf>,
+
+    /// With --kind rbd: the user, client.ID [default: admin]
+    #[arg(long, value_name = "ID", requires = "ceph_pool")]
+    pub id: Option<String>,
+
+    /// With --kind rbd: the file with the user's key [default: as the configuration says]
+    #[arg(long, value_name = "FILE", requires = "ceph_pool")]
+    pub keyring: Option<PathBuf>,
+
+    /// With --kind ext4, disk and rbd: the state directory of the pool [default: next to the image;
+    /// of a disk or cluster, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -116,6 +146,8 @@ pub enum KindArg {
     Ext4,
     /// Partitions of a disk, or of the image of one
     Disk,
+    /// Images of a pool of a Ceph cluster
+    Rbd,
 }
 
 /// Remove the definition of a pool; its directory or image and its volumes are kept.
@@ -148,6 +180,7 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     let definitions = args.config.definitions()?;
     let place = args.place.as_ref().or(args.target.as_ref());
     let definition = match (&args.name, place, &args.xml) {
+        (Some(name), None, None) => define_on_cluster(args, name, limits)?,
         (Some(name), Some(place), _) => define(args, name, place, limits)?,
         (_, _, Some(path)) => {
             let read = extant_libvirt::definition_from_xml(&xml::read(path)?, limits);
@@ -166,6 +199,34 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     Ok(print::text(format!("{name}: {path}")))
 }
 
+fn define_on_cluster(args: &DefineArgs, name: &PoolName, limits: Limits) -> Result<Definition> {
+    let refuse = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+    let Some(pool) = &args.ceph_pool else {
+        return refuse("the pool has no place");
+    };
+    if args.kind != KindArg::Rbd {
+        return refuse("--ceph-pool is for pools of --kind rbd");
+    }
+    if args.directory.is_some() || args.adopt {
+        return refuse("--directory and --adopt are not for pools of --kind rbd");
+    }
+    // Later commands run in other directories.
+    let absolute =
+        |path: &PathBuf| std::path::absolute(path).map_err(|source| Error::from(source).at(path));
+    let place = ClusterPlace {
+        pool: pool.clone(),
+        namespace: args.namespace.clone(),
+        conf: args.conf.as_ref().map(absolute).transpose()?,
+        id: args.id.clone(),
+        keyring: args.keyring.as_ref().map(absolute).transpose()?,
+    };
+    let state = match &args.state {
+        Some(state) => state.clone(),
+        None => state_of_disk(name)?,
+    };
+    Definition::on_cluster(name.clone(), place, &state, limits)
+}
+
 fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> Result<Definition> {
     let only = |is_given: bool, detail: &str| {
         if is_given {
@@ -181,11 +242,15 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
     )?;
     only(
         args.state.is_some() && is_kind(KindArg::Dir),
-        "--state is for pools of --kind ext4 and disk",
+        "--state is for pools of --kind ext4, disk and rbd",
     )?;
     only(
         args.adopt && !is_kind(KindArg::Disk),
         "--adopt is for pools of --kind disk",
+    )?;
+    only(
+        is_kind(KindArg::Rbd),
+        "a pool of --kind rbd is named by --ceph-pool",
     )?;
     if is_kind(KindArg::Dir) {
         return Definition::named(name.clone(), place, limits);

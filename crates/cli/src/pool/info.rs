@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::PoolInfo;
+use extant_pool::{PoolInfo, PoolKind};
+use extant_rbd::PoolStatistics;
 use extant_space::{ByteSize, Result};
 
 use super::PoolArgs;
@@ -49,7 +50,10 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
 
 fn describe(info: &PoolInfo) -> String {
     let (space, limits) = (&info.space, &info.limits);
-    let path = std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone().into());
+    let path = match info.kind {
+        PoolKind::Rbd => info.path.clone().into(),
+        _ => std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone().into()),
+    };
     let volumes = count(space.volumes, "volume");
     let mut out = match &info.name {
         Some(name) => format!("{name}: {}, {volumes}", info.kind.name()),
@@ -79,6 +83,9 @@ fn describe(info: &PoolInfo) -> String {
     if let Some(bytes) = info.largest_gap_bytes {
         print::row(&mut out, "largest gap", ByteSize(bytes));
     }
+    if let Some(cluster) = &info.cluster {
+        print::row(&mut out, "cluster", describe_cluster(cluster));
+    }
     if info.jobs > 0 {
         let reserved = ByteSize(space.reserved_bytes);
         print::row(
@@ -92,4 +99,24 @@ fn describe(info: &PoolInfo) -> String {
         print::row(&mut out, "rate", rate);
     }
     out
+}
+
+fn describe_cluster(cluster: &PoolStatistics) -> String {
+    let percent = |ratio: f64| (ratio * 100.0).round();
+    let state = match (cluster.is_full, cluster.is_nearfull) {
+        (true, _) => ", full",
+        (false, true) => ", nearly full",
+        (false, false) => "",
+    };
+    format!(
+        "{} stored, {} more can be, in {}; warns at {} %, full at {} %{state}",
+        ByteSize(cluster.stored_bytes),
+        ByteSize(cluster.available_bytes),
+        match cluster.copies {
+            1 => "1 copy".to_owned(),
+            copies => format!("{copies} copies"),
+        },
+        percent(cluster.nearfull_ratio),
+        percent(cluster.full_ratio),
+    )
 }

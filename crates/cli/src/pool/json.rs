@@ -8,6 +8,7 @@ use extant_pool::{
     Interrupted, JobFailure, JobId, JobState, JobStatus, Limits, ListedVolume, Operation, Pool,
     PoolInfo, PoolKind, Priority, Refreshed, VolumeInfo,
 };
+use extant_rbd::PoolStatistics;
 use extant_space::{ExtentState, MapSummary, Progress};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub struct PoolJson<'a> {
     space: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     largest_gap_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<Value>,
     jobs: usize,
     limits: Value,
 }
@@ -44,10 +47,25 @@ impl<'a> From<&'a PoolInfo> for PoolJson<'a> {
                 "volumes": space.volumes,
             }),
             largest_gap_bytes: info.largest_gap_bytes,
+            cluster: info.cluster.as_ref().map(cluster),
             jobs: info.jobs,
             limits: limits(&info.limits),
         }
     }
+}
+
+fn cluster(statistics: &PoolStatistics) -> Value {
+    json!({
+        "stored_bytes": statistics.stored_bytes,
+        "available_bytes": statistics.available_bytes,
+        "quota_bytes": statistics.quota_bytes,
+        "objects": statistics.objects,
+        "copies": statistics.copies,
+        "nearfull_ratio": statistics.nearfull_ratio,
+        "full_ratio": statistics.full_ratio,
+        "is_nearfull": statistics.is_nearfull,
+        "is_full": statistics.is_full,
+    })
 }
 
 fn limits(limits: &Limits) -> Value {

@@ -9,5 +9,6 @@ mod disk;
 mod images;
 mod killed;
 mod libvirt;
+mod rbd;
 mod reports;
 mod stand;

@@ -88,7 +88,7 @@ impl Pool {
                 return Ok(status);
             }
             if status.state == JobState::Interrupted {
-                let storage = self.storage(record.operation.purpose())?;
+                let storage = self.storage_of_rollback(record.operation.purpose())?;
                 self.abandon(&*storage, id)?;
                 return self.job(id);
             }

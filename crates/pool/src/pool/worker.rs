@@ -122,7 +122,8 @@ impl<'p> Job<'p> {
     /// Not with the job's own files: their calls fail when the job is cancelled while others have
     /// the image.
     fn roll_back(&self) -> Result<()> {
-        let storage = self.pool.storage(self.record.operation.purpose())?;
+        let purpose = self.record.operation.purpose();
+        let storage = self.pool.storage_of_rollback(purpose)?;
         operation::roll_back(&*storage, &self.record, self.pool.identity()?)
     }
 

@@ -22,8 +22,8 @@ use extant_space::{Control, Error, ErrorKind, Result};
 
 use super::volume_locks::VolumeLocks;
 use super::{
-    Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, ResizeWork, Storage, Store,
-    VolumeFile, WorkFile,
+    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, ResizeWork, Storage,
+    Store, VolumeFile, WorkFile,
 };
 use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
@@ -55,7 +55,12 @@ impl DiskStore {
 }
 
 impl Store for DiskStore {
-    fn open(&self, purpose: Purpose, own: Option<&Directory>) -> Result<Box<dyn Storage + '_>> {
+    fn open(
+        &self,
+        purpose: Purpose,
+        own: Option<&Directory>,
+        _: Caller<'_>,
+    ) -> Result<Box<dyn Storage + '_>> {
         let guid = match own {
             None => None,
             Some(own) => own.read(TABLE, 64)?,

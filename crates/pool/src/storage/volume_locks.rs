@@ -5,7 +5,8 @@
 //! or waits for one locks its byte (`F_OFD_SETLK`); the kernel releases the lock when the process
 //! ends:
 //!
-//! - an inode number, or the number of a partition: the volume, shared by readers;
+//! - an inode number, the number of a partition, or a hash of the name of an image: the volume,
+//!   shared by readers;
 //! - the turnstile in front of the image lock (`image_lock.rs`);
 //! - new waiters for the image lock, and resuming waiters, which have released it and need it
 //!   again.

@@ -9,6 +9,7 @@ mod give_way;
 mod inside;
 mod jobs;
 mod qcow2;
+mod rbd;
 mod shared_directory;
 mod space;
 mod stand;

@@ -294,9 +294,14 @@ impl ImageHandle {
             .map(drop)
     }
 
-    /// The parts of `range` with data here or in the parent, in order; with `whole_objects` each
-    /// object that exists counts as a whole, which the object map answers.
-    pub(crate) fn data_in(&self, range: ByteRange, whole_objects: bool) -> Result<Vec<ByteRange>> {
+    /// The parts of `range` with data here or, if wanted, in the parent, in order; with
+    /// `whole_objects` each object that exists counts as a whole, which the object map answers.
+    pub(crate) fn data_in(
+        &self,
+        range: ByteRange,
+        whole_objects: bool,
+        with_parent: bool,
+    ) -> Result<Vec<ByteRange>> {
         unsafe extern "C" fn add(
             offset: u64,
             length: usize,
@@ -318,7 +323,7 @@ impl ImageHandle {
                 ptr::null(),
                 range.start(),
                 range.len(),
-                1,
+                with_parent.into(),
                 whole_objects.into(),
                 add,
                 (&raw mut found).cast(),
