@@ -80,6 +80,11 @@ impl Metrics {
         }
     }
 
+    /// Takes those of other samples.
+    pub fn extend(&mut self, other: Self) {
+        self.metrics.extend(other.metrics);
+    }
+
     /// The metric, if there are samples.
     pub fn get(&self, name: &str, unit: &str) -> Option<&Metric> {
         self.position(name, unit).map(|at| &self.metrics[at])

@@ -69,6 +69,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Alignment in bytes, of addresses and of lengths, at which transfers of a stream may name
+    /// memory that is [shared](crate::TransferMemory::Shared). `None`: they may not.
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        None
+    }
+
     /// Visits the status of `range`, in order and without gaps, until `visit` breaks. A device
     /// without this information reports [`RangeStatus::Data`].
     fn status(
@@ -187,6 +193,10 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
         (**self).run_stream(stream)
+    }
+
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        (**self).shared_memory_alignment()
     }
 
     fn status(

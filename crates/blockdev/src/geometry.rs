@@ -104,17 +104,28 @@ impl Geometry {
     /// Refuses invalid values: a range past the end, one that is not in whole logical blocks, a
     /// change of a read-only device.
     pub fn admit(&self, operation: &Operation<'_>) -> Result<()> {
-        if operation.changes() && self.features.contains(Features::READ_ONLY) {
+        let extent = operation.start_and_length();
+        self.admit_extent(operation.name(), operation.changes(), extent)
+    }
+
+    /// As [`admit`](Self::admit), for an operation on an extent of a start and a length.
+    pub(crate) fn admit_extent(
+        &self,
+        name: &'static str,
+        changes: bool,
+        extent: Option<(u64, u64)>,
+    ) -> Result<()> {
+        if changes && self.features.contains(Features::READ_ONLY) {
             return Err(Error::new(ErrorKind::ReadOnly)
                 .detail("the device is read-only")
-                .during(operation.name()));
+                .during(name));
         }
-        let Some((start, length)) = operation.start_and_length() else {
+        let Some((start, length)) = extent else {
             return Ok(());
         };
         let error = |range: ByteRange, detail: String| {
             let error = Error::new(ErrorKind::InvalidArgument).detail(detail);
-            Err(error.during(operation.name()).in_range(range))
+            Err(error.during(name).in_range(range))
         };
         let Some(range) = ByteRange::at(start, length).filter(|range| range.end() <= self.size)
         else {

@@ -51,9 +51,7 @@ use extant_sys::stack::Stack;
 use crate::foreground::ForegroundTracker;
 use crate::runs::Runs;
 use crate::split::submit_within;
-use crate::{
-    Device, Features, Geometry, Operation, RangeStatus, Request, Transfer, TransferStream,
-};
+use crate::{Device, Features, Geometry, RangeStatus, Request, Transfer, TransferStream};
 use batch::Batch;
 use bounce::BounceBuffers;
 use engine::Engine;
@@ -225,10 +223,6 @@ impl HostDevice {
         Ok(flow)
     }
 
-    fn admit(&self, operation: &Operation<'_>) -> Result<()> {
-        self.geometry().admit(operation)
-    }
-
     fn admit_status(&self, range: ByteRange) -> Result<()> {
         let admitted = self.geometry().admit_status(range);
         admitted.map_err(|error| error.at(&self.path))
@@ -290,6 +284,12 @@ impl Device for HostDevice {
         };
         let mut streamed = Streamed::new(self, stream);
         self.engine.run_stream(&self.file, cache, &mut streamed)
+    }
+
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        let block = self.geometry.logical_block;
+        self.direct
+            .map(|direct| direct.memory_bytes.max(block) as usize)
     }
 
     /// A file's dirty pages are written out first. On a file system without `FIEMAP` (tmpfs), a

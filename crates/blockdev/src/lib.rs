@@ -46,5 +46,5 @@ pub use request::{
 pub use served::{Access, DiscardPolicy};
 pub use split::submit_within;
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
-pub use stream::{Transfer, TransferKind, TransferStream};
+pub use stream::{Transfer, TransferKind, TransferMemory, TransferStream};
 pub use throttle::{Throttle, ThrottleOptions};

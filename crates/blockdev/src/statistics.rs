@@ -114,6 +114,10 @@ impl<D: Device> Device for Statistics<D> {
         self.inner.run_stream(&mut counted)
     }
 
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        self.inner.shared_memory_alignment()
+    }
+
     fn status(
         &self,
         range: ByteRange,

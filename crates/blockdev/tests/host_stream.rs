@@ -88,26 +88,21 @@ impl TransferStream for Blocks {
             kind: self.kind,
             offset: u64::from(number) * BLOCK as u64,
             length: BLOCK,
-            buffer,
+            memory: buffer.into(),
         })
     }
 
     fn ended(&mut self, transfer: Transfer, result: Result<()>) {
         self.ended += 1;
+        let buffer = transfer.memory.into_own().unwrap();
         match result {
             Err(error) => self.errors.push(error),
             Ok(()) => {
                 let byte = (transfer.offset / BLOCK as u64) as u8 ^ 0x5a;
-                assert!(
-                    transfer
-                        .buffer
-                        .as_slice()
-                        .iter()
-                        .all(|found| *found == byte)
-                );
+                assert!(buffer.as_slice().iter().all(|found| *found == byte));
             }
         }
-        self.free.push((transfer.tag, transfer.buffer));
+        self.free.push((transfer.tag, buffer));
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {

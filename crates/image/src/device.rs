@@ -228,6 +228,10 @@ impl Device for ImageDevice {
         self.device().run_stream(stream)
     }
 
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        self.device().shared_memory_alignment()
+    }
+
     fn status(
         &self,
         range: ByteRange,

@@ -349,6 +349,10 @@ fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
                 let count = parts.len().min(PARTS_MAX);
                 (READ_PARTS, *offset, parts.as_mut_ptr() as u64, count, 0)
             }
+            Memory::Shared(shared) => match shared.call_parts() {
+                [part] => (READ, *offset, part.iov_base as u64, part.iov_len, 0),
+                parts => (READ_PARTS, *offset, parts.as_ptr() as u64, parts.len(), 0),
+            },
         },
         Call::Write {
             offset,
@@ -365,6 +369,13 @@ fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
                     let count = parts.len().min(PARTS_MAX);
                     (WRITE_PARTS, *offset, parts.as_ptr() as u64, count, flags)
                 }
+                Memory::Shared(shared) => match shared.call_parts() {
+                    [part] => (WRITE, *offset, part.iov_base as u64, part.iov_len, flags),
+                    parts => {
+                        let (parts, count) = (parts.as_ptr() as u64, parts.len());
+                        (WRITE_PARTS, *offset, parts, count, flags)
+                    }
+                },
             }
         }
         _ => unreachable!("only reads and writes are started"),

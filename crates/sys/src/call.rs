@@ -15,6 +15,7 @@ use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use crate::buffer::AlignedBuffer;
+use crate::shared::SharedMemory;
 
 /// Most parts of memory in one call (`IOV_MAX`); a call with more ends short.
 pub const PARTS_MAX: usize = 1024;
@@ -66,6 +67,8 @@ pub enum Memory<P> {
     Parts(P),
     /// A part of an own buffer.
     Buffer(AlignedBuffer, Range<usize>),
+    /// Memory of a virtual machine.
+    Shared(SharedMemory),
 }
 
 /// Whether a write waits for the device.
@@ -99,6 +102,7 @@ impl Call<'_> {
                 Memory::Buffer(buffer, part) => {
                     rustix::io::pread(file, &mut buffer.as_mut_slice()[part.clone()], *offset)?
                 }
+                Memory::Shared(shared) => shared.read_from(file, *offset)?,
             },
             Self::Write {
                 offset,
@@ -118,6 +122,9 @@ impl Call<'_> {
                     Memory::Buffer(buffer, range) => {
                         part = [IoSlice::new(&buffer.as_slice()[range.clone()])];
                         &part
+                    }
+                    Memory::Shared(shared) => {
+                        return shared.write_to(file, *offset, durability.rw_flags());
                     }
                 };
                 rustix::io::pwritev2(file, parts, *offset, flags)?
@@ -155,6 +162,7 @@ impl Call<'_> {
                         parts.drain(..done);
                     }
                     Memory::Buffer(_, part) => advance(part, bytes),
+                    Memory::Shared(shared) => shared.advance(bytes),
                 }
             }
             Self::Write { offset, from, .. } => {
@@ -168,6 +176,7 @@ impl Call<'_> {
                         parts.drain(..done);
                     }
                     Memory::Buffer(_, part) => advance(part, bytes),
+                    Memory::Shared(shared) => shared.advance(bytes),
                 }
             }
             Self::Fallocate { .. } | Self::Discard(_) | Self::SyncData => {
@@ -182,10 +191,12 @@ impl Call<'_> {
             Self::Read { into, .. } => match into {
                 Memory::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
                 Memory::Buffer(_, part) => part.len(),
+                Memory::Shared(shared) => shared.remaining(),
             },
             Self::Write { from, .. } => match from {
                 Memory::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
                 Memory::Buffer(_, part) => part.len(),
+                Memory::Shared(shared) => shared.remaining(),
             },
             Self::Fallocate { .. } | Self::Discard(_) | Self::SyncData => 0,
         }

@@ -3,13 +3,40 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::buffer::AlignedBuffer;
 use crate::call::{Call, Durability, Memory};
 use crate::direct;
 use crate::queue::CallQueue;
+use crate::shared::SharedMemory;
 
 pub const BLOCK: usize = 4096;
+
+/// Address of the first byte of a machine's memory.
+pub const MACHINE_BASE: u64 = 0x10000;
+
+/// Memory of a machine, each block filled with its number and one: two regions of four blocks that
+/// touch, and one apart.
+pub fn machine() -> Arc<GuestMemoryMmap> {
+    let region = |at: u64| (GuestAddress(MACHINE_BASE + at * BLOCK as u64), 4 * BLOCK);
+    let memory = GuestMemoryMmap::from_ranges(&[region(0), region(4), region(16)]).unwrap();
+    for at in (0..8).chain(16..20) {
+        let address = GuestAddress(MACHINE_BASE + at * BLOCK as u64);
+        memory.write_slice(&[at as u8 + 1; BLOCK], address).unwrap();
+    }
+    Arc::new(memory)
+}
+
+/// Parts of a machine's memory, each by its start and length.
+pub fn shared(memory: &Arc<GuestMemoryMmap>, ranges: &[(usize, usize)]) -> Option<SharedMemory> {
+    let ranges = ranges
+        .iter()
+        .map(|&(at, bytes)| (GuestAddress(MACHINE_BASE + at as u64), bytes));
+    SharedMemory::new(memory.clone(), ranges)
+}
 
 /// Without a name, and with direct I/O where its file system has that.
 pub fn direct_file() -> File {

@@ -305,6 +305,12 @@ fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
                             .build();
                     }
                 },
+                Memory::Shared(shared) => {
+                    let parts = shared.call_parts();
+                    return opcode::Readv::new(fd, parts.as_ptr(), parts.len() as u32)
+                        .offset(*offset)
+                        .build();
+                }
             };
             let length = part.len().min(BYTES_MAX) as u32;
             opcode::Read::new(fd, part.as_mut_ptr(), length)
@@ -329,6 +335,13 @@ fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
                             .build();
                     }
                 },
+                Memory::Shared(shared) => {
+                    let parts = shared.call_parts();
+                    return opcode::Writev::new(fd, parts.as_ptr(), parts.len() as u32)
+                        .offset(*offset)
+                        .rw_flags(flags)
+                        .build();
+                }
             };
             let length = part.len().min(BYTES_MAX) as u32;
             opcode::Write::new(fd, part.as_ptr(), length)

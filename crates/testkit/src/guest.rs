@@ -147,7 +147,7 @@ fn recipe() -> Recipe {
     let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
     Recipe {
         directory: chosen.unwrap_or_else(|| lab::directory().join("guest")),
-        version: "4: trixie with fio, nbd-client, lvm2 and mdadm, kernel and QEMU of its backports",
+        version: "5: trixie with fio, nbd-client, qemu-nbd, lvm2 and mdadm, kernel and QEMU of its backports",
     }
 }
 

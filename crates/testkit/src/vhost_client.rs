@@ -116,6 +116,9 @@ pub struct Options {
     pub inflight: Option<(VhostUserInflight, File)>,
     /// Index of the next request of each queue, after a reconnect.
     pub bases: Vec<u16>,
+    /// The server gets the memory as two regions, of which the second starts this many bytes after
+    /// the first; whole pages.
+    pub second_region: Option<u64>,
 }
 
 impl Default for Options {
@@ -127,6 +130,7 @@ impl Default for Options {
             without: Vec::new(),
             inflight: None,
             bases: Vec::new(),
+            second_region: None,
         }
     }
 }
@@ -141,6 +145,7 @@ pub struct Client {
     /// The table of requests in flight, for the next connection.
     pub inflight: (VhostUserInflight, File),
     channel: UnixStream,
+    regions: Vec<VhostUserMemoryRegionInfo>,
 }
 
 impl Client {
@@ -162,15 +167,19 @@ impl Client {
         let (channel, theirs) = UnixStream::pair().unwrap();
         channel.set_read_timeout(Some(TIMEOUT)).unwrap();
         frontend.set_backend_request_fd(&theirs).unwrap();
-        frontend
-            .set_mem_table(&[VhostUserMemoryRegionInfo {
-                guest_phys_addr: GUEST_BASE,
-                memory_size: ram.bytes,
-                userspace_addr: CLIENT_BASE,
-                mmap_offset: 0,
+        let second = options.second_region.unwrap_or(ram.bytes);
+        let regions: Vec<_> = [0..second, second..ram.bytes]
+            .into_iter()
+            .filter(|range| !range.is_empty())
+            .map(|range| VhostUserMemoryRegionInfo {
+                guest_phys_addr: GUEST_BASE + range.start,
+                memory_size: range.end - range.start,
+                userspace_addr: CLIENT_BASE + range.start,
+                mmap_offset: range.start,
                 mmap_handle: ram.file.as_raw_fd(),
-            }])
-            .unwrap();
+            })
+            .collect();
+        frontend.set_mem_table(&regions).unwrap();
         let inflight = match options.inflight {
             Some((layout, file)) => {
                 frontend.set_inflight_fd(&layout, file.as_raw_fd()).unwrap();
@@ -203,6 +212,7 @@ impl Client {
             features,
             inflight,
             channel,
+            regions,
         }
     }
 
@@ -237,6 +247,13 @@ impl Client {
     #[track_caller]
     pub fn stop(&mut self, queue: usize) -> u16 {
         self.frontend.get_vring_base(queue).unwrap() as u16
+    }
+
+    /// Takes the last region of memory from the server.
+    #[track_caller]
+    pub fn remove_region(&mut self) {
+        let region = self.regions.pop().unwrap();
+        self.frontend.remove_mem_region(&region).unwrap();
     }
 
     /// Exchanges the descriptor of calls, as QEMU does while the ring runs.

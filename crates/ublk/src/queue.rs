@@ -159,7 +159,8 @@ impl TransferStream for Stream<'_> {
             .in_flight
             .swap_remove(at.expect("a transfer in flight"));
         let code = self.worker.code(&descriptor, &result);
-        let committed = self.worker.commands.commit(tag, transfer.buffer, code);
+        let buffer = transfer.memory.into_own().expect("that of the request");
+        let committed = self.worker.commands.commit(tag, buffer, code);
         if let Err(error) = committed {
             self.failure.get_or_insert(error);
         }

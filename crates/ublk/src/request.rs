@@ -109,7 +109,7 @@ impl Descriptor {
             kind,
             offset: self.offset(),
             length: self.length() as usize,
-            buffer,
+            memory: buffer.into(),
         }
     }
 

@@ -42,7 +42,9 @@ pub(crate) fn run(context: &Context) {
         let device = &**context.volume.device();
         let mut transfers = Transfers::new(context, &delegate);
         while !context.ring.is_stopping() {
+            transfers.share_memory(device.shared_memory_alignment());
             if !device.run_stream(&mut transfers) {
+                transfers.share_memory(None);
                 run_batches(device, &mut transfers);
             }
         }

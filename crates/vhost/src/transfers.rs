@@ -1,9 +1,10 @@
 //! The requests of a ring, as a stream of transfers of its device.
 //!
-//! A read or write becomes transfers of at most 1 MiB, each with a buffer of its own: device
-//! streams require memory that only they use, and the guest may change its memory at any time
-//! (docs/internals/vhost.md, "Memory"). The buffers bound the memory of a queue: requests wait in
-//! the ring while all are in use.
+//! A read or write becomes transfers of at most 1 MiB. A device that takes shared memory moves
+//! their data from and to the guest's memory; else, and where that is not aligned for the device,
+//! they have buffers of their own and the data is copied (docs/internals/vhost.md, "Memory"). The
+//! number of transfers and buffers bounds the memory of a queue: requests wait in the ring while
+//! all are in use.
 //!
 //! Other requests are slow. One that arrives alone runs at once; else it is passed to a thread, so
 //! that transfers do not wait for it.
@@ -11,10 +12,12 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use extant_blockdev::{Transfer, TransferKind, TransferStream};
+use extant_blockdev::{Transfer, TransferKind, TransferMemory, TransferStream};
 use extant_space::Result;
 use extant_sys::buffer::AlignedBuffer;
 use extant_sys::polling::Polling;
+use extant_sys::shared::SharedMemory;
+use smallvec::SmallVec;
 use vm_memory::{Bytes, GuestAddressSpace};
 
 use crate::context::Context;
@@ -25,6 +28,8 @@ const SMALL_BYTES: usize = 32 << 10;
 const SMALL_COUNT: usize = 256;
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_COUNT: usize = 8;
+/// Transfers with the guest's memory at a time.
+const SHARED_COUNT: usize = 256;
 /// Completions of transfers that ended as they were started, such as reads of holes, until the
 /// driver is called.
 const UNSIGNALLED_MAX: u32 = 32;
@@ -42,9 +47,11 @@ pub(crate) struct Transfers<'a> {
     context: &'a Context,
     delegate: Delegate<'a>,
     slots: Vec<Slot>,
-    free_small: Vec<usize>,
-    free_large: Vec<usize>,
-    small_count: usize,
+    /// By kind of slot: those that are free, and how many there are.
+    free: [Vec<usize>; 3],
+    counts: [usize; 3],
+    /// Of the memory that transfers may share with the guest, as the device says.
+    shared_alignment: Option<usize>,
     active: Vec<Option<Active>>,
     free_active: Vec<usize>,
     /// The request whose transfers are being started.
@@ -64,11 +71,38 @@ pub(crate) struct Transfers<'a> {
     is_armed: bool,
 }
 
+/// The memory of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SlotKind {
+    Small,
+    Large,
+    /// The guest's.
+    Shared,
+}
+
+impl SlotKind {
+    fn count_max(self) -> usize {
+        match self {
+            Self::Small => SMALL_COUNT,
+            Self::Large => LARGE_COUNT,
+            Self::Shared => SHARED_COUNT,
+        }
+    }
+
+    /// Most bytes of a transfer.
+    fn capacity(self) -> usize {
+        match self {
+            Self::Small => SMALL_BYTES,
+            Self::Large | Self::Shared => LARGE_BYTES,
+        }
+    }
+}
+
 /// A buffer, and the transfer that uses it.
 struct Slot {
-    /// `None` while it is in flight.
+    kind: SlotKind,
+    /// `None` while it is in flight, and of memory that is the guest's.
     buffer: Option<AlignedBuffer>,
-    is_large: bool,
     active: usize,
     /// First byte of the request's data.
     start: u64,
@@ -91,9 +125,9 @@ impl<'a> Transfers<'a> {
             context,
             delegate,
             slots: Vec::new(),
-            free_small: Vec::new(),
-            free_large: Vec::new(),
-            small_count: 0,
+            free: Default::default(),
+            counts: [0; 3],
+            shared_alignment: None,
             active: Vec::new(),
             free_active: Vec::new(),
             current: None,
@@ -106,6 +140,11 @@ impl<'a> Transfers<'a> {
             timed: None,
             is_armed: false,
         }
+    }
+
+    /// Transfers share memory with the guest at this alignment; `None`: they do not.
+    pub(crate) fn share_memory(&mut self, alignment: Option<usize>) {
+        self.shared_alignment = alignment;
     }
 
     /// Starts a request that was taken from the ring.
@@ -161,28 +200,37 @@ impl<'a> Transfers<'a> {
             self.finish(at);
             return None;
         }
-        let slot = self.reserve(left > SMALL_BYTES as u64)?;
-        let capacity = if self.slots[slot].is_large {
-            LARGE_BYTES
-        } else {
-            SMALL_BYTES
+        let length = left.min(LARGE_BYTES as u64) as usize;
+        let (slot, length, memory) = match self.shared(at, length) {
+            Some(shared) => {
+                let slot = self.reserve(SlotKind::Shared)?;
+                (slot, length, TransferMemory::Shared(shared))
+            }
+            None => {
+                let kind = if length > SMALL_BYTES {
+                    SlotKind::Large
+                } else {
+                    SlotKind::Small
+                };
+                let slot = self.reserve(kind)?;
+                let buffer = self.slots[slot].buffer.take();
+                let mut buffer = buffer.expect("the slot is free");
+                if self
+                    .copy_written(at, &mut buffer.as_mut_slice()[..length])
+                    .is_none()
+                {
+                    self.release(slot, Some(buffer));
+                    self.active[at]
+                        .as_mut()
+                        .expect("the current one")
+                        .has_failed = true;
+                    return self.start();
+                }
+                (slot, length, buffer.into())
+            }
         };
-        let length = left.min(capacity as u64) as usize;
-        let mut buffer = self.slots[slot].buffer.take().expect("the slot is free");
         let active = self.active[at].as_mut().expect("the current one");
         let start = active.started;
-        if active.kind == TransferKind::Write {
-            let memory = self.context.ring.memory().memory();
-            let bytes = &mut buffer.as_mut_slice()[..length];
-            let copied = active.request.copy(start, length, |address, range| {
-                memory.read_slice(&mut bytes[range], address).ok()
-            });
-            if copied.is_none() {
-                active.has_failed = true;
-                self.release(slot, buffer);
-                return self.start();
-            }
-        }
         active.started += length as u64;
         active.in_flight += 1;
         let transfer = Transfer {
@@ -190,7 +238,7 @@ impl<'a> Transfers<'a> {
             kind: active.kind,
             offset: active.offset + start,
             length,
-            buffer,
+            memory,
         };
         let slot = &mut self.slots[slot];
         slot.active = at;
@@ -202,6 +250,35 @@ impl<'a> Transfers<'a> {
             self.current = None;
         }
         Some(transfer)
+    }
+
+    /// The next `length` bytes of a request, if a transfer may name the memory they are in.
+    fn shared(&self, at: usize, length: usize) -> Option<SharedMemory> {
+        let alignment = self.shared_alignment?;
+        let active = self.active[at].as_ref().expect("the current one");
+        let mut ranges = SmallVec::<[_; 1]>::new();
+        active
+            .request
+            .copy(active.started, length, |address, range| {
+                ranges.push((address, range.len()));
+                Some(())
+            })?;
+        let memory = self.context.ring.memory().memory().into_inner();
+        SharedMemory::new(memory, ranges).filter(|shared| shared.is_aligned(alignment))
+    }
+
+    /// Copies the next bytes of a write; of a read there are none.
+    fn copy_written(&self, at: usize, bytes: &mut [u8]) -> Option<()> {
+        let active = self.active[at].as_ref().expect("the current one");
+        if active.kind == TransferKind::Read {
+            return Some(());
+        }
+        let memory = self.context.ring.memory().memory();
+        active
+            .request
+            .copy(active.started, bytes.len(), |address, range| {
+                memory.read_slice(&mut bytes[range], address).ok()
+            })
     }
 
     /// Completes a request if none of its transfers is in flight or still to be started.
@@ -227,43 +304,32 @@ impl<'a> Transfers<'a> {
         self.unsignalled += 1;
     }
 
-    fn reserve(&mut self, is_large: bool) -> Option<usize> {
-        let (free, bytes) = if is_large {
-            (&mut self.free_large, LARGE_BYTES)
-        } else {
-            (&mut self.free_small, SMALL_BYTES)
-        };
-        if let Some(slot) = free.pop() {
+    fn reserve(&mut self, kind: SlotKind) -> Option<usize> {
+        if let Some(slot) = self.free[kind as usize].pop() {
             return Some(slot);
         }
-        let large_count = self.slots.len() - self.small_count;
-        let has_room = if is_large {
-            large_count < LARGE_COUNT
-        } else {
-            self.small_count < SMALL_COUNT
-        };
-        if !has_room {
+        let count = &mut self.counts[kind as usize];
+        if *count == kind.count_max() {
             return None;
         }
-        // Without memory for another buffer, one of those in flight is waited for.
-        let buffer = AlignedBuffer::new(bytes).ok()?;
+        let buffer = match kind {
+            SlotKind::Shared => None,
+            // Without memory for another buffer, one of those in flight is waited for.
+            _ => Some(AlignedBuffer::new(kind.capacity()).ok()?),
+        };
+        *count += 1;
         self.slots.push(Slot {
-            buffer: Some(buffer),
-            is_large,
+            kind,
+            buffer,
             active: 0,
             start: 0,
         });
-        self.small_count += usize::from(!is_large);
         Some(self.slots.len() - 1)
     }
 
-    fn release(&mut self, slot: usize, buffer: AlignedBuffer) {
-        self.slots[slot].buffer = Some(buffer);
-        if self.slots[slot].is_large {
-            self.free_large.push(slot);
-        } else {
-            self.free_small.push(slot);
-        }
+    fn release(&mut self, slot: usize, buffer: Option<AlignedBuffer>) {
+        self.slots[slot].buffer = buffer;
+        self.free[self.slots[slot].kind as usize].push(slot);
     }
 
     fn signal(&mut self) {
@@ -363,10 +429,11 @@ impl TransferStream for Transfers<'_> {
         let active = self.active[at].as_mut().expect("it is in flight");
         active.in_flight -= 1;
         self.in_flight -= 1;
-        let copied = match &result {
-            Ok(()) if active.kind == TransferKind::Read => {
+        let buffer = transfer.memory.into_own();
+        let copied = match (&result, &buffer) {
+            (Ok(()), Some(buffer)) if active.kind == TransferKind::Read => {
                 let memory = self.context.ring.memory().memory();
-                let bytes = transfer.buffer.as_slice();
+                let bytes = buffer.as_slice();
                 active
                     .request
                     .copy(start, transfer.length, |address, range| {
@@ -380,7 +447,7 @@ impl TransferStream for Transfers<'_> {
             active.has_failed = true;
         }
         active.has_failed |= copied.is_none();
-        self.release(transfer.tag, transfer.buffer);
+        self.release(transfer.tag, buffer);
         self.is_signal_due |= self.latest != Some(transfer.tag);
         self.finish(at);
     }

@@ -11,7 +11,7 @@
 
 mod beside;
 mod creation;
-mod guest;
+pub(in crate::benches) mod guest;
 mod sync;
 
 use std::fs;

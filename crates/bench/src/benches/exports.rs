@@ -6,11 +6,14 @@
 //!   qemu-storage-daemon. fio is the client of both.
 //! - The images and modes are those of `images`, in memory (tmpfs) and on the machine's disk.
 //!   4 KiB random requests at depths 1 to 256, and 1 MiB in order ([`job`]).
+//! - ublk: `extant serve --ublk`, and qemu-nbd with the kernel's NBD client, both in the test kit's
+//!   guest ([`guest`]), as this machine's kernel need not have the driver.
 //! - Limits: a device that does nothing behind our vhost-user server ([`noop`]), and fio on the
 //!   file without a server.
 
 mod driver;
 mod front;
+mod guest;
 mod job;
 pub(crate) mod noop;
 mod results;
@@ -34,7 +37,7 @@ impl Bench for Exports {
     }
 
     fn about(&self) -> &'static str {
-        "front ends of images: vhost-user, NBD and FUSE beside those of QEMU"
+        "front ends of images: vhost-user, NBD, FUSE and ublk beside those of QEMU"
     }
 
     fn needs(&self) -> &'static [Need] {
@@ -67,6 +70,7 @@ impl Bench for Exports {
         };
         samples::take(context, size, &mut outcome)?;
         results::evaluate(&mut outcome)?;
+        guest::take(context, &mut outcome)?;
         Ok(outcome)
     }
 }

@@ -10,7 +10,7 @@ use extant_sys::queue::CallQueue;
 use super::HostDevice;
 use super::batch::is_interrupted;
 use crate::foreground::ForegroundRequest;
-use crate::{Transfer, TransferKind, TransferStream};
+use crate::{Device, Transfer, TransferKind, TransferMemory, TransferStream};
 
 /// A stream on its way, as calls.
 pub(super) struct Streamed<'s> {
@@ -46,7 +46,7 @@ impl<'s> Streamed<'s> {
             kind,
             offset,
             length,
-            buffer,
+            memory,
         } = transfer;
         if tag >= self.flights.len() {
             self.flights.resize_with(tag + 1, || None);
@@ -61,11 +61,11 @@ impl<'s> Streamed<'s> {
         let call = match kind {
             TransferKind::Read => Call::Read {
                 offset,
-                into: Memory::Buffer(buffer, 0..length),
+                into: call_memory(memory, length),
             },
             TransferKind::Write => Call::Write {
                 offset,
-                from: Memory::Buffer(buffer, 0..length),
+                from: call_memory(memory, length),
                 durability: Durability::Cached,
             },
         };
@@ -85,8 +85,8 @@ impl CallQueue<'static> for Streamed<'_> {
             return Some(again);
         }
         loop {
-            let mut transfer = self.stream.next()?;
-            let admitted = self.device.admit(&transfer.operation());
+            let transfer = self.stream.next()?;
+            let admitted = transfer.admit(&self.device.geometry());
             match admitted {
                 Ok(()) if transfer.length > 0 => return Some(self.start(transfer)),
                 result => self.end(transfer, result),
@@ -113,13 +113,40 @@ impl CallQueue<'static> for Streamed<'_> {
             kind: flight.kind,
             offset: flight.offset,
             length: flight.length,
-            buffer: call.into_buffer().expect("the transfer's own"),
+            memory: transfer_memory(call),
         };
         self.end(transfer, result);
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
         self.stream.input()
+    }
+}
+
+fn call_memory<P>(memory: TransferMemory, length: usize) -> Memory<P> {
+    match memory {
+        TransferMemory::Own(buffer) => Memory::Buffer(buffer, 0..length),
+        TransferMemory::Shared(shared) => {
+            assert_eq!(shared.remaining(), length, "memory of another length");
+            Memory::Shared(shared)
+        }
+    }
+}
+
+fn transfer_memory(call: Call<'_>) -> TransferMemory {
+    match call {
+        Call::Read {
+            into: Memory::Shared(mut shared),
+            ..
+        }
+        | Call::Write {
+            from: Memory::Shared(mut shared),
+            ..
+        } => {
+            shared.rewind();
+            TransferMemory::Shared(shared)
+        }
+        call => call.into_buffer().expect("the transfer's own").into(),
     }
 }
 

@@ -211,11 +211,12 @@ impl TransferStream for Pipeline<'_, '_, '_> {
     fn ended(&mut self, transfer: Transfer, result: Result<()>) {
         let slot = &mut self.slots.slots[transfer.tag];
         let command = slot.command.take().expect("of a transfer in flight");
-        let data = &transfer.buffer.as_slice()[..transfer.length];
+        let buffer = transfer.memory.into_own().expect("that of the slot");
+        let data = &buffer.as_slice()[..transfer.length];
         self.session
             .transmission
             .reply(self.replies, &command, data, result);
-        slot.buffer = Some(transfer.buffer);
+        slot.buffer = Some(buffer);
         self.slots.ended.push(transfer.tag);
         self.in_flight -= 1;
         self.is_reply_due |= self.latest != Some(transfer.tag);
@@ -240,7 +241,7 @@ impl Slots {
             },
             offset: command.to.offset,
             length: command.length as usize,
-            buffer: slot.buffer.take().expect("the slot is free"),
+            memory: slot.buffer.take().expect("the slot is free").into(),
         }
     }
 }

@@ -271,6 +271,10 @@ impl Device for Qcow2 {
         self.stream(stream)
     }
 
+    fn shared_memory_alignment(&self) -> Option<usize> {
+        self.data_device().shared_memory_alignment()
+    }
+
     fn status(
         &self,
         range: ByteRange,

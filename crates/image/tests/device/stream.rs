@@ -3,15 +3,20 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use extant_blockdev::{Device, HostCache, Request, Transfer, TransferKind, TransferStream};
+use extant_blockdev::{
+    Device, HostCache, Request, Transfer, TransferKind, TransferMemory, TransferStream,
+};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
+use extant_sys::shared::SharedMemory;
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{require, requires};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::support::{
     Ground, KIB, MIB, assert_checks, assert_checks_in_use, assert_reads, followed, open_with,
@@ -22,6 +27,7 @@ const SIZE: u64 = 8 * MIB;
 const TAGS: usize = 48;
 const SECTOR: usize = 512;
 const TRANSFER_MAX: u64 = 32 * KIB;
+const MACHINE_BASE: u64 = 0x10_0000;
 
 /// Numbers of the transfers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,13 @@ struct Guest {
     left: usize,
     errors: Vec<Error>,
     batches: usize,
+    /// Memory of a machine, `TRANSFER_MAX` for each tag; every other transfer of a stream names it.
+    machine: Arc<GuestMemoryMmap>,
+    is_streaming: bool,
+    /// Buffers of tags whose transfer names the memory of the machine.
+    spare: Vec<(usize, AlignedBuffer)>,
+    /// Another thread fills the memory with other bytes all the time.
+    is_scribbled: bool,
 }
 
 impl Guest {
@@ -69,6 +82,45 @@ impl Guest {
             left: 0,
             errors: Vec::new(),
             batches: 0,
+            machine: machine(),
+            is_streaming: false,
+            spare: Vec::new(),
+            is_scribbled: false,
+        }
+    }
+
+    /// The memory of a transfer whose data is in `buffer`.
+    fn memory(&mut self, tag: usize, length: usize, buffer: AlignedBuffer) -> TransferMemory {
+        if !self.is_streaming || tag.is_multiple_of(2) {
+            return buffer.into();
+        }
+        // Half is apart from the rest.
+        let (first, second) = (
+            length / 2 / SECTOR * SECTOR,
+            length.div_ceil(2 * SECTOR) * SECTOR,
+        );
+        let start = GuestAddress(MACHINE_BASE + tag as u64 * 2 * TRANSFER_MAX);
+        let apart = GuestAddress(start.0 + TRANSFER_MAX);
+        let shared = SharedMemory::new(self.machine.clone(), [(start, first), (apart, second)]);
+        let shared = shared.expect("the machine has the memory");
+        assert!(shared.is_aligned(SECTOR) && shared.remaining() == length);
+        if !self.is_scribbled {
+            shared.copy_from(&buffer.as_slice()[..length]);
+        }
+        self.spare.push((tag, buffer));
+        TransferMemory::Shared(shared)
+    }
+
+    /// A buffer with the data of a transfer.
+    fn buffer(&mut self, tag: usize, length: usize, memory: TransferMemory) -> AlignedBuffer {
+        match memory {
+            TransferMemory::Own(buffer) => buffer,
+            TransferMemory::Shared(shared) => {
+                let at = self.spare.iter().position(|(spare, _)| *spare == tag);
+                let (_, mut buffer) = self.spare.swap_remove(at.expect("kept for it"));
+                shared.copy_to(&mut buffer.as_mut_slice()[..length]);
+                buffer
+            }
         }
     }
 
@@ -94,7 +146,9 @@ impl Guest {
     fn run(&mut self, device: &ImageDevice, count: usize) {
         self.left = count;
         while self.left > 0 {
+            self.is_streaming = device.shared_memory_alignment() == Some(SECTOR);
             if !device.run_stream(self) {
+                self.is_streaming = false;
                 self.run_batch(device);
             }
             assert!(self.in_flight.is_empty());
@@ -157,7 +211,7 @@ impl TransferStream for Guest {
             kind,
             offset: range.start(),
             length,
-            buffer,
+            memory: self.memory(tag, length, buffer),
         })
     }
 
@@ -169,11 +223,13 @@ impl TransferStream for Guest {
             (transfer.offset, transfer.length as u64),
             (range.start(), range.len())
         );
-        let data = &transfer.buffer.as_slice()[..transfer.length];
+        let buffer = self.buffer(tag, transfer.length, transfer.memory);
+        let data = &buffer.as_slice()[..transfer.length];
         let (bytes, sectors) = within(range);
         let there = &mut self.bytes[bytes];
         let is_known = &mut self.is_known[sectors];
         match (&result, transfer.kind) {
+            (Ok(()), TransferKind::Write) if self.is_scribbled => is_known.fill(false),
             (Ok(()), TransferKind::Write) => {
                 there.copy_from_slice(data);
                 is_known.fill(true);
@@ -192,12 +248,18 @@ impl TransferStream for Guest {
             assert!(error.range().is_none_or(|place| place == range), "{error}");
             self.errors.push(error);
         }
-        self.free.push((tag, transfer.buffer));
+        self.free.push((tag, buffer));
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+}
+
+fn machine() -> Arc<GuestMemoryMmap> {
+    let bytes = TAGS * 2 * TRANSFER_MAX as usize;
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(MACHINE_BASE), bytes)]);
+    Arc::new(memory.unwrap())
 }
 
 fn direct(options: DeviceOptions) -> DeviceOptions {
@@ -306,6 +368,57 @@ fn compressed_clusters_are_read_and_replaced() {
         &"convert", &"-c", &"-f", &"raw", &"-O", &"qcow2", &source, &path,
     ]);
     judged(&path, qcow2_options(), Sizes::Any, bytes, (800, 40));
+}
+
+#[test]
+fn memory_that_changes_during_a_write_changes_nothing_but_the_written_bytes() {
+    const SCRIBBLES: [u8; 2] = [0xa5, 0x5a];
+    require!(qemu_img());
+    let ground = Ground::new();
+    let source = ground.path("source.raw");
+    // Clusters that are mapped, compressed, and zeros.
+    let mut before = pattern(0, SIZE, 7);
+    before[SIZE as usize / 2..].fill(0);
+    std::fs::write(&source, &before).unwrap();
+    let path = ground.path("image.qcow2");
+    qemu(&[
+        &"convert", &"-c", &"-f", &"raw", &"-O", &"qcow2", &source, &path,
+    ]);
+    let device = open_with(&path, &direct(qcow2_options()));
+    assert_eq!(device.shared_memory_alignment(), Some(SECTOR));
+    let mut guest = Guest::new(Sizes::Any, 0..SIZE, before, 45);
+    (guest.is_judged, guest.is_scribbled) = (false, true);
+    let is_over = AtomicBool::new(false);
+    let machine = guest.machine.clone();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let lines = SCRIBBLES.map(|byte| vec![byte; TAGS * 2 * TRANSFER_MAX as usize]);
+            for line in lines.iter().cycle() {
+                machine
+                    .write_slice(line, GuestAddress(MACHINE_BASE))
+                    .unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let _end = End(&is_over);
+        guest.run(&device, 1500);
+    });
+    assert!(guest.errors.is_empty(), "{:?}", guest.errors);
+    let after = read(&device, 0, SIZE);
+    let sectors = after.chunks(SECTOR).zip(guest.bytes.chunks(SECTOR));
+    let mut scribbled = 0;
+    for ((found, before), is_known) in sectors.zip(&guest.is_known) {
+        let is_scribble = found.iter().all(|byte| SCRIBBLES.contains(byte));
+        assert!(!is_known || found == before);
+        scribbled += usize::from(!is_known && is_scribble);
+    }
+    assert!(scribbled > 100, "{scribbled}");
+    device.flush().unwrap();
+    drop(device);
+    assert_checks(&path);
+    assert_reads(&path, &after);
 }
 
 /// Has the other threads end.

@@ -58,8 +58,8 @@ impl<'s> Streamed<'s> {
         }
     }
 
-    fn start(&mut self, mut transfer: Transfer) {
-        let admitted = self.device.geometry().admit(&transfer.operation());
+    fn start(&mut self, transfer: Transfer) {
+        let admitted = transfer.admit(&self.device.geometry());
         if admitted.is_err() || transfer.length == 0 {
             return self.end(transfer, admitted);
         }
@@ -68,7 +68,7 @@ impl<'s> Streamed<'s> {
             kind,
             offset,
             length,
-            buffer,
+            memory,
         } = transfer;
         if tag >= self.started.len() {
             self.started.resize_with(tag + 1, || None);
@@ -79,6 +79,7 @@ impl<'s> Streamed<'s> {
             TransferKind::Read => Aio::Read { offset },
             TransferKind::Write => Aio::Write { offset },
         };
+        let buffer = memory.into_own().expect("shared memory is not taken");
         let memory = Memory::Owned(buffer, length);
         self.flights
             .start(self.device.image.handle(), tag, aio, memory);
@@ -100,7 +101,7 @@ impl<'s> Streamed<'s> {
                 kind,
                 offset,
                 length,
-                buffer,
+                memory: buffer.into(),
             };
             let result = self.device.result_of(Some(transfer.range()), ended.result);
             self.end(transfer, result);

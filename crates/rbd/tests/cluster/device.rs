@@ -221,7 +221,7 @@ impl TransferStream for Blocks {
             kind,
             offset,
             length: BLOCK as usize,
-            buffer,
+            memory: buffer.into(),
         })
     }
 
@@ -229,13 +229,14 @@ impl TransferStream for Blocks {
         result.unwrap();
         self.in_flight -= 1;
         let expected = Self::byte(transfer.offset);
-        let bytes = &transfer.buffer.as_slice()[..transfer.length];
+        let buffer = transfer.memory.into_own().unwrap();
+        let bytes = &buffer.as_slice()[..transfer.length];
         assert!(
             bytes.iter().all(|&byte| byte == expected),
             "{}",
             transfer.offset
         );
-        self.buffers.push((transfer.tag, transfer.buffer));
+        self.buffers.push((transfer.tag, buffer));
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {

@@ -12,7 +12,10 @@ use extant_testkit::requires::Requirement;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, mknodat};
 
 use super::*;
-use crate::call_list::{Fed, List, direct_file, read, write};
+use crate::aio::Aio;
+use crate::call::Durability;
+use crate::call_list::{BLOCK, Fed, List, direct_file, machine, read, shared, write};
+use crate::queue::run_threads;
 
 fn uring() -> Requirement {
     Requirement::new("io_uring in the kernel", Ring::new(1).is_ok())
@@ -173,4 +176,60 @@ fn calls_that_the_kernel_never_took_are_made_when_a_ring_is_abandoned() {
     let mut bytes = [0; 3];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"abc");
+}
+
+/// Runs calls on a file, as one of the executors does.
+type Run = fn(&File, &mut List<'_>);
+
+#[test]
+fn every_executor_writes_from_and_reads_into_shared_memory() {
+    require!(uring());
+    let executors: [(&str, Run); 4] = [
+        ("plain", |file, list| run_plain(file, list)),
+        ("threads", |file, list| run_threads(file, list, 4)),
+        ("aio", |file, list| Aio::new(8).unwrap().run(file, list)),
+        ("ring", |file, list| {
+            assert!(Ring::new(8).unwrap().run(file, list).is_some());
+        }),
+    ];
+    for (name, run) in executors {
+        println!("{name}");
+        let file = direct_file();
+        let memory = machine();
+        let of = |ranges: &[_]| shared(&memory, ranges).unwrap();
+        let write = |offset, ranges: &[_]| Call::Write {
+            offset,
+            from: Memory::Shared(of(ranges)),
+            durability: Durability::Durable,
+        };
+        let writes = vec![
+            write(0, &[(16 * BLOCK, BLOCK)]),
+            write(BLOCK as u64, &[(3 * BLOCK, 2 * BLOCK), (0, BLOCK)]),
+        ];
+        let mut list = List::new(writes);
+        run(&file, &mut list);
+        let results: Vec<_> = list.results().into_iter().map(Result::unwrap).collect();
+        assert_eq!(results, [BLOCK, 3 * BLOCK]);
+        let read = |offset, ranges: &[_]| Call::Read {
+            offset,
+            into: Memory::Shared(of(ranges)),
+        };
+        let reads = vec![
+            read(BLOCK as u64, &[(5 * BLOCK, BLOCK)]),
+            read(2 * BLOCK as u64, &[(7 * BLOCK, BLOCK), (17 * BLOCK, BLOCK)]),
+            // The file ends inside of it.
+            read(3 * BLOCK as u64, &[(18 * BLOCK, 2 * BLOCK)]),
+        ];
+        let mut list = List::new(reads);
+        run(&file, &mut list);
+        let results: Vec<_> = list.results().into_iter().map(Result::unwrap).collect();
+        assert_eq!(results, [BLOCK, 2 * BLOCK, BLOCK]);
+        for (block, byte) in [(5, 4), (7, 5), (17, 1), (18, 1)] {
+            let mut found = [0; BLOCK];
+            shared(&memory, &[(block * BLOCK, BLOCK)])
+                .unwrap()
+                .copy_to(&mut found);
+            assert!(found == [byte; BLOCK], "{name}, block {block}");
+        }
+    }
 }

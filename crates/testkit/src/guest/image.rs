@@ -22,7 +22,7 @@ const BACKPORTS: &str = "trixie-backports";
 const KERNEL: &str = "linux-image-amd64";
 
 /// Packages for tests in the guest. QEMU is not for the guest, but needs the same libraries.
-const USERLAND: [&str; 13] = [
+const USERLAND: [&str; 14] = [
     "btrfs-progs",
     "busybox-static",
     "e2fsprogs",
@@ -33,6 +33,7 @@ const USERLAND: [&str; 13] = [
     "mount",
     "nbd-client",
     "python3",
+    "qemu-utils",
     "util-linux",
     "xfsprogs",
     "qemu-system-x86",

@@ -4,6 +4,7 @@ mod hostile;
 mod reconnect;
 mod requests;
 mod resize;
+mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;

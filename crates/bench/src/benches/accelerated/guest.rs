@@ -21,13 +21,13 @@ const TIMEOUT: Duration = Duration::from_secs(7200);
 type Reader = Box<dyn FnOnce(&str, &mut Metrics) -> Result<()>>;
 
 /// A script with its readers.
-pub(super) struct Script {
+pub(in crate::benches) struct Script {
     text: String,
     readers: Vec<Reader>,
 }
 
 impl Script {
-    pub(super) fn new() -> Self {
+    pub(in crate::benches) fn new() -> Self {
         Self {
             text: HEAD.to_owned(),
             readers: Vec::new(),
@@ -35,12 +35,12 @@ impl Script {
     }
 
     /// Lines whose output is not read.
-    pub(super) fn prepare(&mut self, lines: &str) {
+    pub(in crate::benches) fn prepare(&mut self, lines: &str) {
         self.text += &format!("mark prepare\n{lines}\n");
     }
 
     /// Lines whose output is for `reader`.
-    pub(super) fn sample(
+    pub(in crate::benches) fn sample(
         &mut self,
         lines: &str,
         reader: impl FnOnce(&str, &mut Metrics) -> Result<()> + 'static,
@@ -50,7 +50,11 @@ impl Script {
     }
 
     /// Runs it in a guest with `disks`; the samples and the release of the guest's kernel.
-    pub(super) fn run(self, context: &Context, disks: Vec<Disk>) -> Result<(Metrics, String)> {
+    pub(in crate::benches) fn run(
+        self,
+        context: &Context,
+        disks: Vec<Disk>,
+    ) -> Result<(Metrics, String)> {
         let shared = context.file("shared");
         fs::create_dir(&shared)?;
         let extant = PathBuf::from(context.extant().get_program());
@@ -78,30 +82,30 @@ impl Script {
 }
 
 /// A sparse file for a disk.
-pub(super) fn sparse(file: PathBuf, bytes: u64) -> Result<PathBuf> {
+pub(in crate::benches) fn sparse(file: PathBuf, bytes: u64) -> Result<PathBuf> {
     File::create_new(&file)?.set_len(bytes)?;
     Ok(file)
 }
 
 /// The command as a reader sees it: programs have no path.
-pub(super) fn shown(command: &Command) -> String {
+pub(in crate::benches) fn shown(command: &Command) -> String {
     command::line(command).replace("/usr/bin/", "")
 }
 
 /// The command for the script. fio expands the `$` of its arguments itself.
-pub(super) fn line(command: &Command) -> String {
+pub(in crate::benches) fn line(command: &Command) -> String {
     shown(command).replace('$', "\\$")
 }
 
 /// `extant` in the guest.
-pub(super) fn extant(arguments: &[&str]) -> Command {
+pub(in crate::benches) fn extant(arguments: &[&str]) -> Command {
     let mut command = Command::new("extant");
     command.args(arguments);
     command
 }
 
 /// The number on the line `NAME NUMBER`.
-pub(super) fn count(said: &str, name: &str) -> Result<f64> {
+pub(in crate::benches) fn count(said: &str, name: &str) -> Result<f64> {
     let mut words = said.lines().filter_map(|line| line.split_once(' '));
     let (_, number) = words
         .find(|(word, _)| *word == name)
@@ -110,6 +114,6 @@ pub(super) fn count(said: &str, name: &str) -> Result<f64> {
 }
 
 /// Seconds of the `timed` or `company_ends` of the script.
-pub(super) fn seconds(said: &str) -> Result<f64> {
+pub(in crate::benches) fn seconds(said: &str) -> Result<f64> {
     Ok(count(said, "microseconds")? / 1e6)
 }

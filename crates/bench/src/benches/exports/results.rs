@@ -25,6 +25,9 @@ const VHOST_OVER_NBD: Goal = Goal::at_least("vhost-over-nbd", 1.6, "");
 /// Random requests to our FUSE file over those to QEMU's: the least.
 const FUSE: Goal = Goal::at_least("fuse-over-qemu", 1.5, "");
 
+/// Random requests to our ublk disk over those to the kernel's NBD disk of qemu-nbd: the least.
+pub(super) const UBLK: Goal = Goal::at_least("ublk-over-nbd", 3.0, "");
+
 pub(super) const GOALS: &[Goal] = &[
     VHOST,
     VHOST_CPU,
@@ -32,6 +35,7 @@ pub(super) const GOALS: &[Goal] = &[
     ALLOCATING,
     VHOST_OVER_NBD,
     FUSE,
+    UBLK,
 ];
 
 /// A case of goals: a cell of the tables.
@@ -94,7 +98,9 @@ impl Case {
             _ if goal.name == VHOST_IN_ORDER.name => (is_vhost && !self.is_random(), RATE),
             _ if goal.name == ALLOCATING.name => (is_vhost && is_allocating, RATE),
             _ if goal.name == FUSE.name => (self.front == Front::Fuse && self.is_random(), RATE),
-            _ => return self.over_nbd(metrics),
+            _ if goal.name == VHOST_OVER_NBD.name => return self.over_nbd(metrics),
+            // Its cases are of the guest.
+            _ => return None,
         };
         is_case.then(|| self.over_qemu(metrics, unit))?
     }

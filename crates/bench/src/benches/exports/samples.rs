@@ -108,7 +108,7 @@ pub(super) fn image_bytes(kind: Kind, size: u64) -> u64 {
 }
 
 /// `--quick` without a selection: the kinds of the goals in memory, at one depth.
-fn is_wanted(options: &Options, name: &str) -> bool {
+pub(super) fn is_wanted(options: &Options, name: &str) -> bool {
     let is_quick = name.starts_with("memory")
         && name.contains("depth 64")
         && ["full", "qcow2 off", "no-op"]

@@ -23,7 +23,7 @@ impl List {
             kind,
             offset,
             length,
-            buffer: AlignedBuffer::new(8192).unwrap(),
+            memory: AlignedBuffer::new(8192).unwrap().into(),
         });
     }
 
@@ -39,7 +39,8 @@ impl TransferStream for List {
     }
 
     fn ended(&mut self, transfer: Transfer, result: Result<()>) {
-        assert_eq!(transfer.buffer.as_slice().len(), 8192);
+        let buffer = transfer.memory.into_own().unwrap();
+        assert_eq!(buffer.as_slice().len(), 8192);
         self.ended.push((transfer.tag, result));
     }
 

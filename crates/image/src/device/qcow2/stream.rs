@@ -117,7 +117,7 @@ impl Qcow2 {
 
     /// Runs the part that needs no request in flight. Returns the file offset of the rest.
     fn route(&self, transfer: &mut Transfer) -> Result<Option<(u64, Epoch)>> {
-        self.disk_geometry.admit(&transfer.operation())?;
+        transfer.admit(&self.disk_geometry)?;
         if transfer.length == 0 {
             return Ok(None);
         }
@@ -129,12 +129,13 @@ impl Qcow2 {
                 Ok(Some((offset, epoch)))
             }
             Need::Nothing => {
-                transfer.buffer.as_mut_slice()[..transfer.length].fill(0);
+                transfer.fill_zero();
                 Ok(None)
             }
             Need::Aside => {
                 self.asides.add();
-                self.run(transfer.operation()).map(|()| None)
+                transfer.run_as_batch(|operation| self.run(operation))?;
+                Ok(None)
             }
         }
     }
