@@ -24,7 +24,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Links to the program, to be put into /sbin.
-const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"];
+pub const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"];
 
 /// The soname, which changes with the ABI.
 const SONAME: &str = "libextant.so.0";
@@ -39,8 +39,14 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let built = target.join("release/extant");
     let dist = target.join("dist");
     step::heading(&format!("write {}", dist.display()));
+    write_program(workspace, &built, &dist)?;
+    add_library(workspace, &target.join("release"), &dist)
+}
+
+/// Rewrites `dist` with a program, the pages and completions that it makes, and the licences.
+pub fn write_program(workspace: &Workspace, program: &Path, dist: &Path) -> Result<()> {
     if dist.exists() {
-        fs::remove_dir_all(&dist).with_context(|| format!("{}: cannot empty", dist.display()))?;
+        fs::remove_dir_all(dist).with_context(|| format!("{}: cannot empty", dist.display()))?;
     }
     let (completions, man) = (dist.join("completions"), dist.join("man"));
     let sbin = dist.join("sbin");
@@ -50,11 +56,11 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     }
 
     for (shell, name) in COMPLETIONS {
-        let text = step::output(Command::new(&built).args(["completions", shell]))?;
+        let text = step::output(Command::new(program).args(["completions", shell]))?;
         let path = completions.join(name);
         fs::write(&path, text).with_context(|| format!("{}: cannot write", path.display()))?;
     }
-    step::run(Command::new(&built).arg("man").arg(&man))?;
+    step::run(Command::new(program).arg("man").arg(&man))?;
     // Without a time stamp: the same pages are the same files.
     let mut pages = Vec::new();
     for section in fs::read_dir(&man)? {
@@ -68,13 +74,16 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         symlink("../extant", &link).with_context(|| format!("{}: cannot link", link.display()))?;
     }
 
-    let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(|name| workspace.root().join(name));
-    for from in [built].iter().chain(&licences) {
-        let name = from.file_name().context("a file without a name")?;
-        fs::copy(from, dist.join(name))
+    let root = workspace.root();
+    for (from, name) in [
+        (program.to_owned(), "extant"),
+        (root.join("LICENSE-MIT"), "LICENSE-MIT"),
+        (root.join("LICENSE-APACHE"), "LICENSE-APACHE"),
+    ] {
+        fs::copy(&from, dist.join(name))
             .with_context(|| format!("{}: cannot copy", from.display()))?;
     }
-    add_library(workspace, &target.join("release"), &dist)
+    Ok(())
 }
 
 /// Sets the soname of the shared library.

@@ -11,7 +11,7 @@
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
 //!    house rules
-//! 4. `deny`, `suites`, `test`: licences; third-party suites; all tests
+//! 4. `deny`, `install`, `suites`, `test`: licences; installation; third-party suites; all tests
 //! 5. `ci`: all of CI
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod cargo_tool;
 mod ci;
 mod deny;
 mod dist;
+mod install;
 mod instructions;
 mod part;
 mod runner;
@@ -39,6 +40,7 @@ use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use crate::install::Places;
 use crate::workspace::Workspace;
 
 /// The project's own commands.
@@ -65,6 +67,10 @@ enum Command {
     Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
     Dist,
+    /// Install the program, man pages, completions and systemd units: DESTDIR= PREFIX= PROGRAM=
+    Install(PlacesArgs),
+    /// Remove what was installed: DESTDIR= PREFIX=
+    Uninstall(PlacesArgs),
     /// Make the picture of the report in README.md from the kept results
     Screenshot,
     /// Run a test program with a time limit, as cargo's runner
@@ -100,6 +106,14 @@ struct InstructionsArgs {
     /// Make the counts of this run the baseline
     #[arg(long)]
     update: bool,
+}
+
+#[derive(Args)]
+struct PlacesArgs {
+    /// DESTDIR=DIR is put before every path, PREFIX=DIR is /usr/local unless given, PROGRAM=FILE is
+    /// installed in place of a new build
+    #[arg(value_name = "NAME=VALUE")]
+    words: Vec<String>,
 }
 
 #[derive(Args)]
@@ -153,6 +167,8 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Suites => suites::run(&workspace),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
+        Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),
+        Command::Uninstall(args) => install::uninstall(&Places::parse(&args.words)?),
         Command::Screenshot => screenshot::run(&workspace),
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;

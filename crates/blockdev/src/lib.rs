@@ -12,7 +12,7 @@
 //! 3. `served`, `split`, `stream`: policies for clients of a server; requests cut at limits;
 //!    transfers in order
 //! 4. `device`: the trait
-//! 5. `runs`, `statistics`, `throttle`: parts of drivers, and wrappers
+//! 5. `runs`, `statistics`, `stoppable`, `throttle`: parts of drivers, and wrappers
 //! 6. `host`, `loop_device`, `memory`: drivers
 //! 7. `simulation`: devices with faults and power cuts
 
@@ -31,6 +31,7 @@ mod served;
 pub mod simulation;
 mod split;
 mod statistics;
+mod stoppable;
 mod stream;
 mod throttle;
 
@@ -46,5 +47,6 @@ pub use request::{
 pub use served::{Access, DiscardPolicy};
 pub use split::submit_within;
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
+pub use stoppable::StoppableDevice;
 pub use stream::{Transfer, TransferKind, TransferMemory, TransferStream};
 pub use throttle::{Throttle, ThrottleOptions};

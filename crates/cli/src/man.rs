@@ -1,11 +1,12 @@
 //! Man pages: clap_mangen renders the data of clap; the text below the help becomes EXAMPLES, NOTES
 //! and EXIT STATUS.
 //!
-//! FILES, ENVIRONMENT and SEE ALSO are the tables below.
+//! FILES, ENVIRONMENT and SEE ALSO are the tables below. SYNOPSIS names every option and its value.
+//! `mandoc -Tlint` has nothing to say about the result.
 
 use std::io;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 
 use crate::exit;
@@ -28,6 +29,13 @@ const CONFIG_HOME: (&str, &str) = (
     "Where a user's definitions of pools, and the state of pools on disks, are kept.",
 );
 const NO_COLOR: (&str, &str) = ("NO_COLOR", "Print no colours, whatever its value.");
+
+/// The date of the pages: that of the last change of their contents, so that they are reproducible.
+const DATE: &str = "2026-11-25";
+/// Longest line of text, in bytes.
+const LINE_BYTES_MAX: usize = 78;
+/// Heading of the options that every command has, which SYNOPSIS leaves out.
+const OF_ALL: &str = "Tracing";
 
 /// Sections of a command's page that clap does not generate.
 struct More {
@@ -120,7 +128,7 @@ pub fn pages(command: Command) -> io::Result<Vec<Page>> {
     add_pages(&command, None, &mut pages)?;
     pages.extend(BY_HAND.map(|(name, text)| Page {
         name: name.to_owned(),
-        text: text.to_owned(),
+        text: tidied(text),
     }));
     Ok(pages)
 }
@@ -147,10 +155,10 @@ fn name(command: &Command) -> &str {
 }
 
 fn page(command: &Command, parent: Option<&Command>) -> io::Result<String> {
-    let source = concat!("extant ", env!("CARGO_PKG_VERSION"));
-    let man = Man::new(command.clone()).source(source).manual("Extant");
-    let mut out = Vec::new();
-    man.render_title(&mut out)?;
+    let man = Man::new(command.clone());
+    let title = escaped(&name(command).to_uppercase());
+    let version = env!("CARGO_PKG_VERSION");
+    let mut out = format!(".TH {title} 1 {DATE} \"extant {version}\" Extant\n").into_bytes();
     man.render_name_section(&mut out)?;
     section(&mut out, "SYNOPSIS", &synopsis(command));
     man.render_description_section(&mut out)?;
@@ -181,7 +189,51 @@ fn page(command: &Command, parent: Option<&Command>) -> io::Result<String> {
     section(&mut out, "FILES", &list(files));
     section(&mut out, "EXAMPLES", &below.examples);
     section(&mut out, "SEE ALSO", &see_also(command, parent, more));
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    Ok(tidied(&String::from_utf8_lossy(&out)))
+}
+
+/// Without macros that have no effect, and with lines of at most [`LINE_BYTES_MAX`].
+fn tidied(page: &str) -> String {
+    let page = page.replace(".br\n\n.br\n", ".sp\n");
+    let mut out = String::new();
+    let mut is_after_heading = false;
+    let mut is_literal = false;
+    let mut quotes_are_defined = false;
+    for line in page.lines() {
+        let defines_quotes = line.starts_with(".ie ") || line.starts_with(".el ");
+        if (defines_quotes && quotes_are_defined) || (line == ".PP" && is_after_heading) {
+            continue;
+        }
+        quotes_are_defined |= line.starts_with(".el ");
+        is_after_heading = line.starts_with(".SH");
+        is_literal = (is_literal || line == ".nf") && line != ".fi";
+        if is_literal || line.starts_with('.') {
+            out.extend([line, "\n"]);
+        } else {
+            wrap(line, &mut out);
+        }
+    }
+    out
+}
+
+/// Breaks a line of text between words; no part of it becomes a request.
+fn wrap(line: &str, out: &mut String) {
+    let mut length = 0;
+    for word in line.split_ascii_whitespace() {
+        if length > 0 && length + 1 + word.len() > LINE_BYTES_MAX {
+            out.push('\n');
+            length = 0;
+            if word.starts_with(['.', '\'']) {
+                out.push_str("\\&");
+            }
+        } else if length > 0 {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += word.len();
+    }
+    out.push('\n');
 }
 
 fn section(out: &mut Vec<u8>, heading: &str, content: &str) {
@@ -204,7 +256,52 @@ fn synopsis(command: &Command) -> String {
     let usage = usage.trim().trim_start_matches("Usage:").trim();
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let rest = usage.strip_prefix(name).unwrap_or_default().trim();
-    format!(".B {}\n{}", escaped(name), lines(rest))
+    let options: String = command
+        .get_arguments()
+        .filter(|arg| !arg.is_positional() && !arg.is_hide_set())
+        .filter(|arg| arg.get_help_heading() != Some(OF_ALL))
+        .filter(|arg| !matches!(arg.get_action(), ArgAction::Help | ArgAction::Version))
+        .map(|arg| option(arg) + "\n")
+        .collect();
+    let rest = rest.strip_prefix("[OPTIONS]").unwrap_or(rest).trim();
+    format!(".B {}\n{options}{}", escaped(name), lines(rest))
+}
+
+/// An option and its value: `[--rate BYTES/s]`.
+fn option(arg: &Arg) -> String {
+    let name = match (arg.get_long(), arg.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => return String::new(),
+    };
+    let value = if arg.get_action().takes_values() {
+        let names = arg.get_value_names().unwrap_or_default();
+        let is_optional = arg
+            .get_num_args()
+            .is_some_and(|count| count.min_values() == 0);
+        let value: Vec<_> = names
+            .iter()
+            .map(|name| format!("\\fI{}\\fR", escaped(name)))
+            .collect();
+        let value = value.join(" ");
+        if is_optional {
+            format!("[={value}]")
+        } else {
+            format!(" {value}")
+        }
+    } else {
+        String::new()
+    };
+    let again = match arg.get_action() {
+        ArgAction::Append | ArgAction::Count => "...",
+        _ => "",
+    };
+    let shown = format!("\\fB{}\\fR{value}", escaped(&name));
+    if arg.is_required_set() {
+        format!("{shown}{again}")
+    } else {
+        format!("[{shown}]{again}")
+    }
 }
 
 /// The items of one of clap's sections, with the arguments that are `wanted`.

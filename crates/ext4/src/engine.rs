@@ -56,7 +56,7 @@ impl Engine {
         let Some(journal) = &self.journal else {
             return Err(Error::new(ErrorKind::ReadOnly).detail("the file system is open read-only"));
         };
-        if self.fs.closed.load(Ordering::Relaxed) {
+        if self.fs.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ReadOnly).detail("the file system was closed"));
         }
         if self.fs.stopped.load(Ordering::Relaxed) {
@@ -149,9 +149,16 @@ impl Engine {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
-        if self.fs.closed.swap(true, Ordering::Relaxed) {
+        if self.fs.closed.swap(true, Ordering::Release) {
             return Ok(());
         }
+        self.leave(journal)?;
+        // The removal of the name had succeeded, and the error could not be reported.
+        self.fs.orphans.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// Checkpoints everything and marks the file system clean. Changes are refused already.
+    pub(crate) fn leave(&self, journal: &Transactions<Arc<FsState>>) -> Result<()> {
         if self.has_failed() {
             // A panic may be the cause: nothing in memory is of any use.
             return journal.empty();
@@ -163,9 +170,7 @@ impl Engine {
             self.fail(error.detail("a thread panicked while it changed the allocator"));
         }
         journal.empty()?;
-        self.fs.mark_clean()?;
-        // The removal of the name had succeeded, and the error could not be reported.
-        self.fs.orphans.take_failure().map_or(Ok(()), Err)
+        self.fs.mark_clean()
     }
 }
 

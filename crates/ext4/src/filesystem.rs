@@ -2,18 +2,20 @@
 
 mod open;
 mod recover;
+mod shutdown;
 mod trim;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use extant_ondisk::ext4::Access;
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::Result;
 
 use crate::engine::Engine;
 use crate::options::AllocatorPolicy;
 use crate::state::{Counters, Statistics};
+
+pub use shutdown::Shutdown;
 
 /// An ext4 file system.
 ///
@@ -22,17 +24,6 @@ use crate::state::{Counters, Statistics};
 #[derive(Clone)]
 pub struct Filesystem {
     pub(crate) engine: Arc<Engine>,
-}
-
-/// Changes that [`Filesystem::shut_down`] makes durable first, as the flags of `FS_IOC_SHUTDOWN`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
-    /// Everything (`FS_SHUTDOWN_FLAGS_DEFAULT`).
-    Default,
-    /// The running transaction (`FS_SHUTDOWN_FLAGS_LOGFLUSH`).
-    LogFlush,
-    /// Nothing (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
-    NoLogFlush,
 }
 
 impl Filesystem {
@@ -58,26 +49,6 @@ impl Filesystem {
     /// first error of freeing the blocks of a removed file; everything is checkpointed then.
     pub fn close(self) -> Result<()> {
         self.engine.close()
-    }
-
-    /// Stops the file system as a crash would, after the sync that `shutdown` names. Nothing is
-    /// written after that, and the file system is not marked clean: the next opening replays the
-    /// journal. Changes fail from now on.
-    ///
-    /// # Errors
-    /// Those of [`sync`](Self::sync); the file system continues then.
-    pub fn shut_down(&self, shutdown: Shutdown) -> Result<()> {
-        match shutdown {
-            Shutdown::Default | Shutdown::LogFlush => self.sync()?,
-            Shutdown::NoLogFlush => {}
-        }
-        let fs = &self.engine.fs;
-        fs.shut_down.store(true, Ordering::Relaxed);
-        fs.closed.store(true, Ordering::Relaxed);
-        if let Some(journal) = &self.engine.journal {
-            journal.abort(Error::new(ErrorKind::ReadOnly).detail("the file system was shut down"));
-        }
-        Ok(())
     }
 
     /// How full it is.

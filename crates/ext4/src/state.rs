@@ -13,7 +13,7 @@ mod superblock;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use extant_blockdev::Device;
+use extant_blockdev::{Device, StoppableDevice};
 use extant_mballoc::Allocator;
 use extant_ondisk::ext4::{Layout, Seed, Superblock};
 
@@ -34,6 +34,8 @@ pub(crate) use superblock::{note_on_device, read_superblock};
 /// The shared state.
 pub(crate) struct FsState {
     pub(crate) device: Arc<dyn Device>,
+    /// The same, if anything may be written.
+    pub(crate) stoppable: Option<Arc<StoppableDevice<Arc<dyn Device>>>>,
     pub(crate) options: Options,
     pub(crate) layout: Layout,
     /// Whether there is a journal.
@@ -56,8 +58,8 @@ pub(crate) struct FsState {
     /// Changes are refused: something was wrong, and the file system is set to stop then.
     pub(crate) stopped: AtomicBool,
     pub(crate) closed: AtomicBool,
-    /// It was [shut down](Filesystem::cut): the journal was stopped on purpose, which is not
-    /// recorded as an error.
+    /// It was [shut down](crate::Filesystem::shut_down): the journal was stopped on purpose, which
+    /// is not recorded as an error. Set before `closed`.
     pub(crate) shut_down: AtomicBool,
     /// Blocks that files can never have; counted when first asked for.
     pub(crate) overhead: OnceLock<u64>,

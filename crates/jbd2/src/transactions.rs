@@ -256,6 +256,13 @@ impl<C: Client> Transactions<C> {
         self.shared.empty()
     }
 
+    /// Refuses handles from now on, with an error of kind `ReadOnly`; open ones are not disturbed.
+    /// A commit of the returned transaction makes the changes of all handles durable that were
+    /// ever started.
+    pub fn refuse_handles(&self) -> TransactionId {
+        self.shared.refuse_handles()
+    }
+
     /// Stops the journal: nothing that has not been committed ever will be. For a change that
     /// failed halfway, called before its handle is closed. The first error is kept; the client is
     /// notified.

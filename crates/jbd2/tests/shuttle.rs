@@ -18,7 +18,7 @@ use extant_jbd2::{
 };
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::superblock::RawJournalSuperblock;
-use extant_space::Error;
+use extant_space::{Error, ErrorKind};
 use shuttle::thread;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -323,6 +323,42 @@ fn error_reaches_every_waiter_once() {
             let values = [value(&*disk, 1), value(&*disk, 2)];
             assert_eq!(values[0], values[1]);
             assert!(values[0] >= durable, "{values:?}, {durable} were durable");
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn commit_after_handles_are_refused_has_all_changes() {
+    shuttle::check_random(
+        || {
+            let device = Arc::new(device());
+            let transactions = begin(device.clone());
+            let most = transactions.credits_max();
+            let adders: Vec<_> = [2, 2, most]
+                .into_iter()
+                .map(|credits| {
+                    let transactions = transactions.clone();
+                    thread::spawn(move || {
+                        let mut added = 0;
+                        while added < 4 && add(&transactions, [1, 2], credits).is_ok() {
+                            added += 1;
+                        }
+                        added
+                    })
+                })
+                .collect();
+            thread::yield_now();
+            let last = transactions.refuse_handles();
+            transactions.commit(last).unwrap();
+            assert!(transactions.start(1).is_err());
+            let copy = Arc::new(device.snapshot());
+            let joined = adders.into_iter().map(|thread| thread.join().unwrap());
+            let added: u64 = joined.sum();
+            transactions.abort(Error::new(ErrorKind::ReadOnly));
+            drop(transactions);
+            recover(copy.clone());
+            assert_eq!([value(&*copy, 1), value(&*copy, 2)], [added; 2]);
         },
         SCHEDULES,
     );

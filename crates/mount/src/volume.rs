@@ -42,7 +42,6 @@ mod xattrs;
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
 
 use extant_ext4::{AccessTime, Filesystem, InodeFlags, Node, Options};
 use extant_fuse::Notifier;
@@ -65,7 +64,6 @@ pub struct Volume {
     nodes: NodeTable,
     directories: Directories,
     notifier: OnceLock<Notifier>,
-    shut_down: AtomicBool,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -149,7 +147,6 @@ impl Volume {
             nodes: NodeTable::new(root)?,
             directories: Directories::default(),
             notifier: OnceLock::new(),
-            shut_down: AtomicBool::new(false),
             report: Box::new(|_| ()),
             filesystem,
             options,

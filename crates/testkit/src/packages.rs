@@ -5,6 +5,10 @@
 /// Packages of the guest, QEMU included, are not in this list: [`guest`](crate::guest) fetches it
 /// into a directory of its own.
 pub const PACKAGES: &[&str] = &[
+    // the checks of man pages and units
+    "groff-base",
+    "mandoc",
+    "systemd",
     // extended attributes and access lists, as others set them
     "acl",
     "attr",

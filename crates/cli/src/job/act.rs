@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::JobState;
+use clap_complete::engine::ArgValueCompleter;
+use extant_pool::{JobId, JobState, Pool};
 use extant_space::{CancelToken, Result};
 
 use super::OneJobArgs;
 use super::show::describe;
 use crate::arguments::OutputArgs;
+use crate::pool::PoolArgs;
 use crate::pool::json::JobJson;
-use crate::print;
-use crate::vol;
+use crate::{complete, exit, print, vol};
 
 /// Cancel a job: the pool is as before it.
 #[derive(Args, Clone, Debug)]
@@ -29,16 +30,26 @@ pub struct CancelArgs {
     pub json: bool,
 }
 
-/// Continue an interrupted job.
+/// Continue an interrupted job, or all of a pool.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant job resume vms 12 --detach
+  extant job resume vms --all           after a restart of the machine
 
-Exit status: see extant --help.")]
+With --all the jobs run one after the other, and the exit status is that of the first error. See
+extant --help.")]
 pub struct ResumeArgs {
     #[command(flatten)]
-    pub job: OneJobArgs,
+    pub pool: PoolArgs,
+
+    /// Number of the job
+    #[arg(required_unless_present = "all", add = ArgValueCompleter::new(complete::jobs))]
+    pub id: Option<JobId>,
+
+    /// All interrupted jobs of the pool, in their order; it is no error if there are none
+    #[arg(long, conflicts_with = "id")]
+    pub all: bool,
 
     /// Return at once; the job continues in a separate process
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
@@ -64,14 +75,45 @@ pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let pool = args.pool.open()?;
+    match args.id {
+        Some(id) => resume_one(&pool, id, args, cancel),
+        None => resume_all(&pool, args, cancel),
+    }
+}
+
+fn resume_one(pool: &Pool, id: JobId, args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let said = args.output.progress.show(|display| {
-        let pool = args.job.pool.open()?;
-        let job = pool.resume(args.job.id)?;
+        let job = pool.resume(id)?;
         if args.detach {
-            vol::detach(&args.job.pool, job, &args.output)
+            vol::detach(&args.pool, job, &args.output)
         } else {
-            vol::finish(&pool, job, &args.output, display, cancel)
+            vol::finish(pool, job, &args.output, display, cancel)
         }
     });
     said.map(print::text)
+}
+
+/// A job that fails does not keep the others from being resumed.
+fn resume_all(pool: &Pool, args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let mut interrupted: Vec<_> = pool
+        .jobs()?
+        .into_iter()
+        .filter(|job| job.state == JobState::Interrupted)
+        .map(|job| job.id)
+        .collect();
+    interrupted.sort();
+    let mut printed = ExitCode::SUCCESS;
+    let mut failed = None;
+    for id in interrupted {
+        cancel.check()?;
+        match (resume_one(pool, id, args, cancel), &failed) {
+            (Ok(code), _) => printed = code,
+            (Err(error), None) => failed = Some(error),
+            (Err(error), Some(_)) => {
+                exit::report(&error, args.output.progress.error_style());
+            }
+        }
+    }
+    failed.map_or(Ok(printed), Err)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
+use extant_testkit::workdir::Workdir;
 use rustix::process::Signal;
 
 use crate::stand::{
@@ -146,6 +147,47 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
         assert_eq!(info.number("/written_bytes"), 64 * MIB);
     }
     assert_names(pool, &[".extant", "a", "b"]);
+}
+
+#[test]
+fn all_interrupted_jobs_of_a_pool_are_resumed_also_if_one_fails() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(256 * MIB);
+    let pool = scratch.path();
+    let resume_all = || {
+        let mut resume = extant();
+        run(resume.args(["job", "resume", "--all"]).arg(pool))
+    };
+    assert_eq!(resume_all().success().stdout, "");
+    let work = Workdir::new();
+    let source = work.path().join("all-source");
+    fs::write(&source, vec![7; 4 * MIB as usize]).unwrap();
+    let mut upload = extant();
+    upload
+        .args(["vol", "upload"])
+        .arg(pool)
+        .arg("lost")
+        .arg(&source);
+    let upload = run(upload.args(["--rate", "512K", "--detach"])).success();
+    let lost = upload.stdout.trim().to_owned();
+    let ids = [lost, create_slowly(pool, "a"), create_slowly(pool, "b")];
+    for id in &ids {
+        wait_until("the job's progress", || has_begun(pool, id));
+    }
+    for id in &ids {
+        signal_worker(&pool.join(".extant"), id, Signal::KILL);
+        let interrupted = || job("show", pool, id, &["--json"]).text("/state") == "interrupted";
+        wait_until("the end of the worker", interrupted);
+    }
+    // The first of them cannot continue.
+    fs::remove_file(&source).unwrap();
+    let answer = resume_all();
+    assert_eq!(answer.code, Some(4), "{answer}");
+    assert!(answer.stderr.contains("all-source"), "{answer}");
+    for name in ["a", "b"] {
+        let info = say("vol", "info", pool, &[name, "--json"]).success();
+        assert_eq!(info.number("/written_bytes"), 64 * MIB);
+    }
 }
 
 #[test]

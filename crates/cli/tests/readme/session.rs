@@ -163,6 +163,11 @@ fn guide_to_files_in_an_ext4_image_succeeds() {
 }
 
 #[test]
+fn guide_for_users_of_other_tools_succeeds() {
+    page_succeeds("docs/guide/coming-from.md");
+}
+
+#[test]
 fn guide_to_slow_files_succeeds() {
     page_succeeds("docs/guide/slow-file.md");
 }

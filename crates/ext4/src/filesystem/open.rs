@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-use extant_blockdev::Device;
+use extant_blockdev::{Device, StoppableDevice};
 use extant_jbd2::{
     BlockNumbers, Checksums, CommitTarget, FastCommits, InPlace, Journal, JournalLocation,
     JournalOptions, LogFormat, Run, TransactionOptions, Transactions,
@@ -99,6 +99,8 @@ fn open_read_write(
     superblock: Superblock,
     options: Options,
 ) -> Result<Filesystem> {
+    let stoppable = Arc::new(StoppableDevice::new(device));
+    let device: Arc<dyn Device> = stoppable.clone();
     let Some(place) = journal_place(&device, &superblock)? else {
         if !superblock.state().contains(State::VALID) {
             return Err(Error::new(ErrorKind::Unsupported)
@@ -107,7 +109,7 @@ fn open_read_write(
         }
         let in_place = InPlace::new(Arc::clone(&device), superblock.layout().block_bytes())?;
         let fs = FsState::new(device, None, superblock, options)?;
-        return start(fs, in_place);
+        return start(fs, stoppable, in_place);
     };
     recover(&device, place.clone(), &options)?;
     let superblock = read_superblock(&*device)?;
@@ -118,11 +120,16 @@ fn open_read_write(
         journal_options(&superblock),
     )?);
     let fs = FsState::new(device, Some(Arc::clone(&journal)), superblock, options)?;
-    start(fs, journal)
+    start(fs, stoppable, journal)
 }
 
 /// Lets changes begin.
-fn start(fs: FsState, target: impl Into<CommitTarget>) -> Result<Filesystem> {
+fn start(
+    mut fs: FsState,
+    stoppable: Arc<StoppableDevice<Arc<dyn Device>>>,
+    target: impl Into<CommitTarget>,
+) -> Result<Filesystem> {
+    fs.stoppable = Some(stoppable);
     let fs = Arc::new(fs);
     fs.assign_system()?;
     fs.mark_open()?;
@@ -327,6 +334,7 @@ impl FsState {
             stopped: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
+            stoppable: None,
             overhead: OnceLock::new(),
         };
         fs.set_allocator_policy(fs.options.allocator);

@@ -120,9 +120,13 @@ impl FsState {
 
     /// Notes that metadata was wrong or could not be written: `e2fsck` will look.
     pub(crate) fn note_error(&self, error: &Error) {
-        if self.shut_down.load(Ordering::Relaxed) {
-            return;
+        if !self.shut_down.load(Ordering::Relaxed) {
+            self.record_error(error);
         }
+    }
+
+    /// The same, also of a file system that is being shut down.
+    pub(crate) fn record_error(&self, error: &Error) {
         // Also after a panic of a thread that held the lock, which is recorded as an error.
         let mut superblock = lock_poisoned(&self.superblock);
         superblock.record_error(&recorded(error));

@@ -9,5 +9,6 @@ mod image;
 mod maps;
 mod names;
 mod open;
+mod shutdown;
 mod space;
 mod trim;

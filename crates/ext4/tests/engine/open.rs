@@ -283,32 +283,6 @@ fn damaged_journal_is_passed_over_where_it_is_not_loaded() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
-#[test]
-fn shut_down_file_system_is_left_as_a_crash_would() {
-    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
-    for (shutdown, is_kept) in [
-        (Shutdown::Default, true),
-        (Shutdown::LogFlush, true),
-        (Shutdown::NoLogFlush, false),
-    ] {
-        let image = Image::new("-t ext4", 16);
-        let fs = image.open();
-        let node = create(&fs.root().unwrap(), "file");
-        fs.shut_down(shutdown).unwrap();
-        let left = image.bytes();
-        assert_eq!(left[1024 + 0x60] & 4, 4, "the journal needs recovery");
-        let error = node.file().unwrap().write_at(b"x", 0).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-        drop(node);
-        fs.close().unwrap();
-        assert!(left == image.bytes(), "something was written afterwards");
-        let found = image.open().root().unwrap().lookup(b"file");
-        assert_eq!(found.is_ok(), is_kept, "{shutdown:?}");
-        drop(found);
-        image.assert_clean();
-    }
-}
-
 const NO_JOURNAL: &str = "-t ext4 -b 1024 -O ^has_journal";
 
 /// Whether `s_state` marks the file system as closed cleanly.

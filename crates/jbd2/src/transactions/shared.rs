@@ -145,6 +145,9 @@ impl<C: Client> Shared<C> {
         loop {
             let gate = slot.open();
             self.failure().check()?;
+            if self.slots.refuses() {
+                return Err(refused());
+            }
             let transaction = self.running();
             match self.slots.take(slot, credits) {
                 Taken::Yes => {}
@@ -166,6 +169,13 @@ impl<C: Client> Shared<C> {
                 gate,
             ));
         }
+    }
+
+    /// Refuses handles; returns the last transaction that may have any.
+    pub(super) fn refuse_handles(&self) -> TransactionId {
+        self.slots.refuse();
+        // Under this lock a next transaction begins, before its gates open.
+        self.progress().running
     }
 
     fn note_half_used(&self, transaction: TransactionId) {
@@ -224,4 +234,9 @@ impl<C: Client> Shared<C> {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn refused() -> Error {
+    Error::new(ErrorKind::ReadOnly).detail("changes are no longer accepted")
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 
 use crate::failure::Failure;
-use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sync::{read_poisoned, thread_number, write_poisoned};
 
 /// Spread over more slots, a commit would wait longer for all slots than the threads gain.
@@ -39,6 +39,8 @@ pub(super) struct Slots {
     lease: u64,
     /// The error that stopped the journal, checked by every handle.
     pub(super) failure: Arc<Failure>,
+    /// No handle is started, though the journal works.
+    refuses: AtomicBool,
 }
 
 /// The pool after a withdrawal.
@@ -72,7 +74,18 @@ impl Slots {
             credits_max,
             lease: u64::from(credits_max) / (count as u64 * LEASE_SHARE),
             failure,
+            refuses: AtomicBool::new(false),
         }
+    }
+
+    /// No handle is started from the next barrier on.
+    pub(super) fn refuse(&self) {
+        self.refuses.store(true, Ordering::Relaxed);
+    }
+
+    /// Asked with the slot's gate held: the barrier orders it with [`refuse`](Self::refuse).
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
     }
 
     pub(super) fn credits_max(&self) -> u32 {

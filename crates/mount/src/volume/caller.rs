@@ -1,6 +1,6 @@
 //! Properties of a caller that are not part of a request.
 //!
-//! The kernel checks permissions; these are the two questions that it leaves to the file system.
+//! The kernel checks permissions; these are the questions that it leaves to the file system.
 //! They are rare, and answered from `/proc`. A caller that is not visible there (in another PID
 //! namespace, or ended) gets no privilege.
 
@@ -8,11 +8,21 @@ use std::fs;
 
 use extant_fuse::operations::Caller;
 
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 const UNLIMITED: u64 = u64::MAX;
 
 /// Whether a caller has capabilities over files of others.
 pub(super) fn is_privileged(caller: Caller) -> bool {
     caller.uid == 0
+}
+
+/// Whether a caller has `CAP_SYS_ADMIN` in the server's user namespace.
+pub(super) fn may_administer(caller: Caller) -> bool {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    let own = namespace("self");
+    own.is_some()
+        && namespace(&caller.pid.to_string()) == own
+        && status(caller).is_some_and(|status| effective(&status) & CAP_SYS_ADMIN != 0)
 }
 
 /// Whether a caller is in a group.
@@ -39,6 +49,13 @@ fn groups(status: &str) -> impl Iterator<Item = u32> {
     line.unwrap_or_default()
         .split_whitespace()
         .filter_map(|id| id.parse().ok())
+}
+
+/// The effective capabilities.
+fn effective(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 fn file_size(limits: &str) -> Option<u64> {
@@ -73,6 +90,13 @@ mod tests {
         let status = "Name:\tx\nUid:\t1\t1\t1\t1\nGroups:\t4 24 1000 \nNgid:\t7\n";
         assert_eq!(groups(status).collect::<Vec<_>>(), [4, 24, 1000]);
         assert_eq!(groups("Name:\tx\n").count(), 0);
+    }
+
+    #[test]
+    fn capabilities_are_the_effective_ones() {
+        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000200001\nCapBnd:\t0\n";
+        assert_eq!(effective(status), CAP_SYS_ADMIN | 1);
+        assert_eq!(effective("CapPrm:\t000001ffffffffff\n"), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
 //! | `FITRIM` | discards free space; for root, and for the user who serves the mount (`trim`) |
-//! | `FS_IOC_SHUTDOWN` | ends the file system as in a crash; for root (`shutdown`) |
+//! | `FS_IOC_SHUTDOWN` | ends the file system in use; for `CAP_SYS_ADMIN` (`shutdown`) |
 //! | `PROBE`, `FALLOCATE`, `EXTENTS`, `STATISTICS`, `ALLOCATOR` | docs/formats/ioctl.md |
 //!
 //! `FS_IOC_FIEMAP` never arrives: the kernel answers it itself. The project id of a file is always
@@ -103,8 +103,8 @@ impl Volume {
                 answer(range.as_bytes(), output)
             }
             SHUTDOWN => {
-                let flags = self.shut_down(request.caller, ioctl.argument)?;
-                answer(&flags.to_ne_bytes(), output)
+                self.shut_down(request.caller, ioctl.argument)?;
+                answer(&[], output)
             }
             ioctl::PROBE => answer(self.probe().as_bytes(), output),
             ioctl::FALLOCATE => {

@@ -91,6 +91,7 @@ impl Volume {
         node: NodeId,
         write: &Write<'_>,
     ) -> Result<usize> {
+        self.check_running()?;
         let known = self.nodes.get(node)?;
         let file = known.file()?;
         if write.origin != WriteOrigin::Cache {
@@ -137,6 +138,7 @@ impl Volume {
     }
 
     pub(super) fn sync_node(&self, node: NodeId, scope: SyncScope) -> Result<()> {
+        self.check_running()?;
         let known = self.nodes.get(node)?;
         let mode = match scope {
             SyncScope::Data => SyncMode::Data,
@@ -146,6 +148,7 @@ impl Volume {
     }
 
     pub(super) fn copy_data(&self, request: &Request<'_>, copy: &Copy) -> Result<u64> {
+        self.check_running()?;
         let (from, to) = (
             self.nodes.get(copy.from.node)?,
             self.nodes.get(copy.to.node)?,

@@ -16,17 +16,19 @@ impl Volume {
     /// are logged, because an errno has no location.
     pub(super) fn reply_errno<T>(&self, result: extant_space::Result<T>) -> Result<T> {
         result.map_err(|error| {
+            let kind = error.kind();
+            if matches!(kind, ErrorKind::ReadOnly | ErrorKind::Io) && self.filesystem.is_shut_down()
+            {
+                // As ext4 does; it is no news.
+                return Errno::IO;
+            }
             if matches!(
-                error.kind(),
+                kind,
                 ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::NotKept
             ) {
                 (self.report)(&error);
             }
-            match error.kind() {
-                // As ext4 does.
-                ErrorKind::ReadOnly if self.is_shut_down() => Errno::IO,
-                _ => errno(&error),
-            }
+            errno(&error)
         })
     }
 }

@@ -168,10 +168,19 @@ impl NodeTable {
 
     /// Files of which the kernel may hold dirty data.
     pub(super) fn with_writers(&self) -> Vec<NodeId> {
+        self.such(NodeEntry::may_be_dirty)
+    }
+
+    /// Files of which the kernel may hold data.
+    pub(super) fn cached(&self) -> Vec<NodeId> {
+        self.such(|entry| entry.is_cached() || entry.may_be_dirty())
+    }
+
+    fn such(&self, is_such: impl Fn(&NodeEntry) -> bool) -> Vec<NodeId> {
         let of_shard = |shard| {
             let nodes = read(shard);
-            let dirty = nodes.iter().filter(|(_, entry)| entry.may_be_dirty());
-            dirty.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
+            let found = nodes.iter().filter(|(_, entry)| is_such(entry));
+            found.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }

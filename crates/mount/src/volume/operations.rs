@@ -107,12 +107,14 @@ impl Operations for Volume {
     }
 
     fn unlink(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.check_running()?;
         let directory = self.nodes.get(parent)?;
         self.reply_errno(directory.node().unlink(name))?;
         self.names_changed(directory.node())
     }
 
     fn remove_directory(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.check_running()?;
         let directory = self.nodes.get(parent)?;
         self.reply_errno(directory.node().remove_directory(name))?;
         self.names_changed(directory.node())
@@ -125,6 +127,7 @@ impl Operations for Volume {
         to: (NodeId, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
+        self.check_running()?;
         self.rename_name(request, from, to, flags)
     }
 
@@ -274,6 +277,7 @@ impl Operations for Volume {
     }
 
     fn sync_all(&self, _: &Request<'_>) -> Result<()> {
+        self.check_running()?;
         self.reply_errno(self.filesystem.sync())
     }
 }

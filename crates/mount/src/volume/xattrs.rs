@@ -21,6 +21,7 @@ const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 impl Volume {
     pub(super) fn xattr_value(&self, node: NodeId, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
         check_name(name)?;
+        self.check_running()?;
         let known = self.nodes.get(node)?;
         *value = self.reply_errno(known.node().xattr(name))?;
         if is_list(name) {

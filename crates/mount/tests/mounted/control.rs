@@ -10,8 +10,6 @@ use std::time::Duration;
 use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe, Statistics};
 use extant_space::{Extent, ExtentState, FallocateMode};
 use extant_testkit::command::tool;
-use extant_testkit::oracle::assert_e2fsck_clean;
-use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 use rustix::fs::{SeekFrom, seek};
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,13 +21,13 @@ const OPTIONS: [&str; 2] = ["writeback", "no_writeback"];
 /// Makes control calls, which need `unsafe` code, in a separate process. It is started before any
 /// file is opened: a new one would get every open file, close it, and have the kernel write it
 /// back.
-struct Calls {
+pub struct Calls {
     process: Child,
     answers: BufReader<ChildStdout>,
 }
 
 impl Calls {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let script = r#"
             $| = 1;
             while (<STDIN>) {
@@ -53,7 +51,7 @@ impl Calls {
     }
 
     /// A call on a file that is opened for it, or a directory; the answer, or the error's number.
-    fn call(&mut self, path: &Path, command: u32, bytes: &[u8]) -> Result<Vec<u8>, i32> {
+    pub fn call(&mut self, path: &Path, command: u32, bytes: &[u8]) -> Result<Vec<u8>, i32> {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let stdin = self.process.stdin.as_mut().unwrap();
         writeln!(stdin, "{command} {hex} {}", path.display()).unwrap();
@@ -316,51 +314,4 @@ fn calls_wait_for_data_that_is_on_its_way() {
     drop(file);
     assert!(fs::read(&path).unwrap() == data[4096..], "other data");
     ours.end();
-}
-
-#[test]
-fn shutdown_ends_the_file_system_as_a_crash_after_the_requested_sync() {
-    let [a, b, c, d, e, f] = needs();
-    require!(a, b, c, d, e, f, requires::tool("perl"));
-    const SHUTDOWN: u32 = 0x8004_587D;
-    const EIO: i32 = 5;
-    // State of a file that was written and not synced: its name, and its data.
-    for (flags, has_name, has_data) in [(0u32, true, true), (1, true, false), (2, false, false)] {
-        let ours = Ours::new(32, "writeback,commit=300");
-        let mut calls = Calls::new();
-        let synced = File::create(ours.path().join("synced")).unwrap();
-        synced.write_all_at(&[1; 10_000], 0).unwrap();
-        synced.sync_all().unwrap();
-        let later = File::create(ours.path().join("later")).unwrap();
-        later.write_all_at(&[2; 10_000], 0).unwrap();
-        let answer = calls.call(ours.path(), SHUTDOWN, &flags.to_ne_bytes());
-        assert_eq!(answer, Ok(flags.to_ne_bytes().to_vec()));
-        let errno = |error: std::io::Error| error.raw_os_error();
-        let made = fs::create_dir(ours.path().join("d"));
-        assert_eq!(made.map_err(errno), Err(Some(EIO)), "{flags}");
-        let opened = File::open(ours.path().join("synced"));
-        assert_eq!(opened.map_err(errno).err(), Some(Some(EIO)), "{flags}");
-        drop((synced, later));
-        drop(calls);
-        let device = ours.end_as_it_is();
-
-        let again = extant_ext4::Filesystem::open(device.clone(), Default::default()).unwrap();
-        let content = |name: &[u8]| {
-            let node = again.root().unwrap().lookup(name).ok()?;
-            let file = node.file().unwrap();
-            let mut data = vec![0; 20_000];
-            let read = extant_space::SpaceFile::read_at(&file, &mut data, 0).unwrap();
-            data.truncate(read);
-            Some(data)
-        };
-        assert_eq!(content(b"synced"), Some(vec![1; 10_000]), "{flags}");
-        let later = content(b"later");
-        assert_eq!(later.is_some(), has_name, "{flags}");
-        assert_eq!(later == Some(vec![2; 10_000]), has_data, "{flags}");
-        again.close().unwrap();
-        let work = Workdir::new();
-        let image = work.path().join("image");
-        fs::write(&image, device.to_vec()).unwrap();
-        assert_e2fsck_clean(&image);
-    }
 }

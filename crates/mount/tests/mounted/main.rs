@@ -13,4 +13,5 @@ mod control;
 mod document;
 mod mounts;
 mod notes;
+mod shutdown;
 mod stress;

@@ -115,6 +115,11 @@ impl Ours {
         self.device.set_rules(vec![rule]);
     }
 
+    /// The present content of the device.
+    pub fn content(&self) -> Vec<u8> {
+        self.device.inner().to_vec()
+    }
+
     /// Ends the limits of the device.
     pub fn quick_writes(&self) {
         self.device.set_rules(Vec::new());
