@@ -10,7 +10,8 @@
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
 //!    house rules
-//! 4. `deny`, `suites`, `test`: licences; third-party suites; all tests
+//! 4. `deny`, `proof`, `suites`, `test`: licences; complete exhaustive tests; third-party suites;
+//!    all tests
 //! 5. `ci`: all of CI
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod ci;
 mod deny;
 mod dist;
 mod instructions;
+mod proof;
 mod runner;
 mod screenshot;
 mod setup;
@@ -59,6 +61,8 @@ enum Command {
     Instructions(InstructionsArgs),
     /// Run test suites of others against a mount
     Suites,
+    /// Run the exhaustive tests completely, of which CI runs a shard
+    Proof(ProofArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
@@ -98,6 +102,13 @@ struct InstructionsArgs {
     /// Make the counts of this run the baseline
     #[arg(long)]
     update: bool,
+}
+
+#[derive(Args)]
+struct ProofArgs {
+    /// Only these parts
+    #[arg(value_parser = PossibleValuesParser::new(proof::names()))]
+    parts: Vec<String>,
 }
 
 #[derive(Args)]
@@ -149,6 +160,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
             },
         ),
         Command::Suites => suites::run(&workspace),
+        Command::Proof(args) => proof::run(&workspace, &args.parts),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
         Command::Screenshot => screenshot::run(&workspace),
