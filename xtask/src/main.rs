@@ -11,7 +11,8 @@
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
 //!    house rules
-//! 4. `deny`, `install`, `suites`, `test`: licences; installation; third-party suites; all tests
+//! 4. `deny`, `install`, `proof`, `suites`, `test`: licences; installation; complete exhaustive tests;
+//!    third-party suites; all tests
 //! 5. `ci`: all of CI
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod dist;
 mod install;
 mod instructions;
 mod part;
+mod proof;
 mod runner;
 mod screenshot;
 mod setup;
@@ -63,6 +65,8 @@ enum Command {
     Instructions(InstructionsArgs),
     /// Run test suites of others against a mount
     Suites,
+    /// Run the exhaustive tests completely, of which CI runs a shard
+    Proof(ProofArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
@@ -117,6 +121,13 @@ struct PlacesArgs {
 }
 
 #[derive(Args)]
+struct ProofArgs {
+    /// Only these parts
+    #[arg(value_parser = PossibleValuesParser::new(proof::names()))]
+    parts: Vec<String>,
+}
+
+#[derive(Args)]
 struct CiArgs {
     /// Only these steps: `tidy clippy docs` take two minutes and need no set-up
     #[arg(value_parser = PossibleValuesParser::new(ci::names()))]
@@ -165,6 +176,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
             },
         ),
         Command::Suites => suites::run(&workspace),
+        Command::Proof(args) => proof::run(&workspace, &args.parts),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),

@@ -65,6 +65,26 @@ fn samples_hold_both_extremes_and_lost_kept_and_torn_writes() {
 }
 
 #[test]
+fn digests_of_states_are_equal_where_the_states_are() {
+    let log = busy_log();
+    let changed = log.changed_ranges();
+    assert!(changed.is_sorted_by(|one, next| one.end() < next.start()));
+    assert_eq!(
+        changed.iter().map(|range| range.len()).sum::<u64>(),
+        100 * 4096
+    );
+    let states = |seed| log.crash_states(log.len(), options(seed, 24));
+    for (one, other) in states(3).zip(states(4)) {
+        let is_same = one.image.first_difference(&other.image).is_none();
+        assert_eq!(
+            is_same,
+            one.digest(&changed) == other.digest(&changed),
+            "{one}, {other}"
+        );
+    }
+}
+
+#[test]
 fn same_seed_makes_the_same_states_and_another_seed_others() {
     let log = busy_log();
     let images = |seed| -> Vec<Vec<u8>> {

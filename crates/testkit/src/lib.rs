@@ -2,11 +2,11 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `busy`, `command`, `events`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `listener`,
-//!    `packages`, `vhost_client`: retries of operations on busy files; other programs; events of
-//!    `tracing`; FUSE over io_uring, turned on; a deadline for tests on FUSE mounts; the `main` of
-//!    programs whose instructions are counted; sockets of servers that start; Debian packages; a
-//!    driver of vhost-user disks
+//! 1. `busy`, `command`, `events`, `exhaustive`, `fuse_rings`, `fuse_watchdog`, `hot_paths`,
+//!    `listener`, `packages`, `vhost_client`: retries of operations on busy files; other programs;
+//!    events of `tracing`; all sequences of a length; FUSE over io_uring, turned on; a deadline for
+//!    tests on FUSE mounts; the `main` of programs whose instructions are counted; sockets of
+//!    servers that start; Debian packages; a driver of vhost-user disks
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
 //! 3. `browser`, `ceph`, `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: pages in Chromium; a
@@ -28,6 +28,7 @@ pub mod ceph;
 pub mod command;
 mod debian;
 pub mod events;
+pub mod exhaustive;
 pub mod faulty;
 pub mod fuse_rings;
 pub mod fuse_watchdog;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use extant_space::ByteRange;
@@ -14,7 +15,7 @@ use super::cache::VolatileCache;
 use super::log::LogCursor;
 use super::seed::random;
 use super::tear::{torn, units};
-use crate::MemoryDevice;
+use crate::{Device, MemoryDevice};
 
 /// More units at stake than this are always sampled.
 const EXHAUSTIVE_UNITS_MAX: u64 = 64;
@@ -69,6 +70,23 @@ impl CrashState {
     /// Index of the state at this position.
     pub fn index(&self) -> u64 {
         self.index
+    }
+
+    /// Digest of the contents in [`WriteLog::changed_ranges`](super::WriteLog::changed_ranges): of
+    /// the states of one log, those with equal digests are equal.
+    ///
+    /// # Panics
+    /// When the device is shorter.
+    pub fn digest(&self, ranges: &[ByteRange]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let mut bytes = Vec::new();
+        for range in ranges {
+            bytes.resize(range.len() as usize, 0);
+            let read = self.image.read_at(&mut bytes, range.start());
+            read.expect("ranges of the same device");
+            hasher.write(&bytes);
+        }
+        hasher.finish()
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use extant_space::ByteRange;
+
 use super::cache::VolatileCache;
 use super::change::Change;
 use super::crash::{CrashOptions, CrashState, Crashes, StateSpace};
@@ -101,6 +103,26 @@ impl WriteLog {
             apply(event, &image);
         }
         image
+    }
+
+    /// The ranges that anything changed, in order and merged.
+    pub fn changed_ranges(&self) -> Vec<ByteRange> {
+        let ranges = self.events.iter().filter_map(|event| match event {
+            Event::Change { change, .. } if change.changes_contents() => Some(change.range()),
+            _ => None,
+        });
+        let mut ranges: Vec<ByteRange> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.start());
+        let mut merged: Vec<ByteRange> = Vec::new();
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.start() <= last.end() => {
+                    *last = ByteRange::new(last.start(), last.end().max(range.end()));
+                }
+                _ => merged.push(range),
+            }
+        }
+        merged
     }
 
     /// A walk through the positions, from 0.

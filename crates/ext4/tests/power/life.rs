@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_blockdev::simulation::{CrashDevice, Event, WriteLog};
-use extant_ext4::{Filesystem, NewKind, NewNode, Options};
+use extant_blockdev::{Device, MemoryDevice};
+use extant_ext4::{AttributeChange, Filesystem, NewKind, NewNode, Options};
 use extant_space::{Error, SyncMode};
 
 use crate::image::{Commits, Format};
@@ -38,6 +39,8 @@ pub struct Actor {
     pub floors: Vec<usize>,
     /// The same for data of one file.
     pub data_floors: Vec<Arc<DataFloors>>,
+    /// Syncs that were fast commits, before the file system was closed.
+    pub fast_commits: u64,
     /// Position in the log at the end of each step.
     ends: Vec<usize>,
 }
@@ -53,6 +56,24 @@ pub struct Life {
     pub name: String,
     pub log: WriteLog,
     pub actors: Vec<Actor>,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Closed,
+    /// Nothing is written after the last step.
+    Crashed,
+}
+
+/// Where a life begins that continues another one.
+pub struct Start<'s> {
+    pub base: &'s MemoryDevice,
+    pub commits: Commits,
+    /// Number of the first step: the data that a step writes follows from its number.
+    pub first_step: usize,
+    /// Returns the device on which the file system is opened, given the one that records.
+    pub device: &'s (dyn Fn(Arc<CrashDevice>) -> Arc<dyn Device> + Sync),
 }
 
 /// Workloads without periodic commits.
@@ -74,6 +95,35 @@ impl Life {
     pub fn together(name: impl Into<String>, format: Format, scripts: Vec<Vec<Step>>) -> Self {
         let homes = (0..).map(|number| format!("/actor{number}"));
         Self::of(name.into(), format, homes.zip(scripts).collect())
+    }
+
+    /// One actor, to whom all belongs, on a copy of `start.base`.
+    pub fn branch(name: impl Into<String>, start: &Start<'_>, steps: &[Step], end: End) -> Self {
+        let disk = Arc::new(CrashDevice::new(start.base.snapshot()));
+        let device = (start.device)(disk.clone());
+        let filesystem = Filesystem::open(device, options()).unwrap();
+        if start.commits == Commits::Fast {
+            // Before the first full commit there are no fast ones.
+            let change = AttributeChange {
+                permissions: Some(0o755),
+                ..AttributeChange::default()
+            };
+            filesystem.root().unwrap().set_attributes(&change).unwrap();
+            filesystem.sync().unwrap();
+        }
+        disk.settle();
+        let mut player = Player::new(&disk, 0, "", start.commits, filesystem);
+        player.first_step = start.first_step;
+        player.end = end;
+        let mut actor = player.play(steps);
+        drop(player);
+        let log = Arc::into_inner(disk).expect("closed").into_log();
+        actor.ends = ends(&log, 0);
+        Self {
+            name: name.into(),
+            log,
+            actors: vec![actor],
+        }
     }
 
     fn of(name: String, format: Format, scripts: Vec<(String, Vec<Step>)>) -> Self {
@@ -162,6 +212,11 @@ impl Actor {
         let mut floors = DataFloors::clone(&self.data_floors[reached - 1]);
         floors.files.insert(id, reached);
         Some((floor, Arc::new(floors)))
+    }
+
+    /// Position of the log at which a number of steps had ended.
+    pub fn end_of(&self, steps: usize) -> usize {
+        steps.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
     /// How many steps had ended at a position of the log.

@@ -5,7 +5,8 @@
 //! - `cuts`: the states that remain; `view`: a file system as it can be read; `judge`: a state
 //!   after a cut, compared with the workload;
 //! - `oracle`: e2fsck on a spread sample; `survive`: all cuts of one workload; `bare`: those
-//!   without a journal; `through`: those of space that is written in every layer below.
+//!   without a journal; `through`: those of space that is written in every layer below;
+//! - `every`: all sequences of one and two operations.
 //!
 //! `EXTANT_POWER_SEEDS=A..B` runs those random workloads instead of the default ones, and
 //! `EXTANT_POWER_CUTS=N` verifies up to N states of each position. A failure names its seed,
@@ -13,6 +14,7 @@
 
 mod bare;
 mod cuts;
+mod every;
 mod image;
 mod judge;
 mod life;

@@ -76,7 +76,7 @@ impl Life {
     }
 
     /// e2fsck's recovery gives the same state.
-    fn compare(&self, crash: &CrashState, ours: &Recovered, theirs: Result<Theirs, String>) {
+    pub fn compare(&self, crash: &CrashState, ours: &Recovered, theirs: Result<Theirs, String>) {
         let theirs = match theirs {
             Ok(Theirs::Stumbled) => return,
             Ok(Theirs::Recovered(image)) => self.recover(&image),

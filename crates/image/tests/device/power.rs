@@ -1,6 +1,7 @@
 //! Power cuts at every write: only unflushed data may be lost, and the image has at worst leaked
 //! clusters.
 
+mod every;
 mod promise;
 
 use std::collections::HashSet;
@@ -86,7 +87,7 @@ impl<D: Device> Store for File<D> {
         if self.is_disk {
             return Err(Error::new(ErrorKind::Unsupported));
         }
-        let bytes = bytes.min(FILE);
+        let bytes = bytes.min(self.device.geometry().size);
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
         if bytes < old {
             self.device
@@ -325,20 +326,21 @@ fn assert_promises(
     assert_written(&image, promises, what)
 }
 
-/// A file with the greatest size.
-pub fn file_of<D>(device: D) -> Arc<File<D>> {
+/// A file as long as the device.
+pub fn file_of<D: Device>(device: D) -> Arc<File<D>> {
     file_or_disk(device, false)
 }
 
 /// A disk of that size.
-pub fn disk_of<D>(device: D) -> Arc<File<D>> {
+pub fn disk_of<D: Device>(device: D) -> Arc<File<D>> {
     file_or_disk(device, true)
 }
 
-fn file_or_disk<D>(device: D, is_disk: bool) -> Arc<File<D>> {
+fn file_or_disk<D: Device>(device: D, is_disk: bool) -> Arc<File<D>> {
+    let bytes = device.geometry().size;
     Arc::new(File {
         device,
-        bytes: AtomicU64::new(FILE),
+        bytes: AtomicU64::new(bytes),
         is_disk,
     })
 }
@@ -398,11 +400,11 @@ fn assert_only_leaks(device: MemoryDevice, what: &str) {
 }
 
 /// Source of a check.
-struct Memory(MemoryDevice);
+pub struct Memory(pub MemoryDevice);
 
 impl SpaceFile for Memory {
     fn size(&self) -> Result<u64> {
-        Ok(FILE)
+        Ok(self.0.geometry().size)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -440,11 +442,9 @@ impl SpaceFile for Memory {
 }
 
 /// Leaks at worst (3); 2 would be errors.
-fn assert_qemu_agrees(ground: &Ground, image: &MemoryDevice, what: &str) {
+pub fn assert_qemu_agrees(ground: &Ground, image: &MemoryDevice, what: &str) {
     let path = ground.path("crash.qcow2");
-    let mut bytes = vec![0; FILE as usize];
-    image.read_at(&mut bytes, 0).unwrap();
-    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(&path, image.to_vec()).unwrap();
     let mut command = extant_testkit::command::tool("qemu-img");
     let output = command
         .args(["check", "-f", "qcow2"])

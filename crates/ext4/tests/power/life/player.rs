@@ -5,10 +5,10 @@ use std::env;
 use std::sync::Arc;
 
 use extant_blockdev::simulation::CrashDevice;
-use extant_ext4::{AttributeChange, File, Filesystem, FollowLast, Node, XattrMode};
+use extant_ext4::{AttributeChange, File, Filesystem, FollowLast, Node, Shutdown, XattrMode};
 use extant_space::{ByteRange, Error, ErrorKind, Result, SpaceFile};
 
-use super::{Actor, options};
+use super::{Actor, End, options};
 use crate::image::{Commits, OLD};
 use crate::step::{Kind, Step, Target, data};
 use crate::view::{Id, View};
@@ -21,6 +21,8 @@ pub(super) struct Player<'d> {
     commits: Commits,
     filesystem: Option<Filesystem>,
     held: BTreeMap<usize, Node>,
+    pub(super) first_step: usize,
+    pub(super) end: End,
 }
 
 impl<'d> Player<'d> {
@@ -38,6 +40,8 @@ impl<'d> Player<'d> {
             commits,
             filesystem: Some(filesystem),
             held: BTreeMap::new(),
+            first_step: 0,
+            end: End::Closed,
         }
     }
 
@@ -51,6 +55,7 @@ impl<'d> Player<'d> {
             targets: Vec::new(),
             floors: vec![0],
             data_floors: vec![Arc::default()],
+            fast_commits: 0,
             ends: Vec::new(),
         };
         for (number, step) in steps.iter().enumerate() {
@@ -59,7 +64,7 @@ impl<'d> Player<'d> {
                 Step::Sync(target, mode) => self.id(target).ok().map(|id| (id, *mode)),
                 _ => None,
             };
-            let done = self.apply(number, step);
+            let done = self.apply(self.first_step + number, step);
             if env::var_os("EXTANT_POWER_TRACE").is_some() {
                 eprintln!("{number}: {step:?}: {done:?}");
             }
@@ -81,13 +86,28 @@ impl<'d> Player<'d> {
             actor.floors.push(floor.max(actor.floors[number]));
             actor.data_floors.push(data_floors);
         }
+        if let Some(filesystem) = &self.filesystem {
+            let journal = filesystem.counters().journal;
+            actor.fast_commits = journal.map_or(0, |journal| journal.fast_commits);
+        }
+        self.finish();
+        actor
+    }
+
+    fn finish(&mut self) {
+        let filesystem = self.filesystem.take();
+        if let Some(filesystem) = &filesystem
+            && self.end == End::Crashed
+        {
+            filesystem.shut_down(Shutdown::NoLogFlush).unwrap();
+        }
         self.held.clear();
-        if let Some(filesystem) = self.filesystem.take()
+        if let Some(filesystem) = filesystem
             && self.home.is_empty()
+            && self.end == End::Closed
         {
             filesystem.close().unwrap();
         }
-        actor
     }
 
     fn root(&self) -> Node {

@@ -1,0 +1,138 @@
+//! `cargo xtask proof`: the bounded exhaustive tests, complete.
+//!
+//! Every sequence of one and two operations on the ext4 engine and on qcow2 images is cut at every
+//! device write; of the longer ones a part. CI runs a shard of the same tests. The output ends with
+//! one line for each of them, which docs/testing.md shows.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// Tests of one program.
+struct Part {
+    name: &'static str,
+    package: &'static str,
+    program: &'static str,
+    tests: &'static str,
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const ALL: (&str, &str) = ("EXTANT_EXHAUSTIVE", "0/1");
+
+const PARTS: [Part; 4] = [
+    Part {
+        name: "ext4",
+        package: "extant-ext4",
+        program: "power",
+        tests: "every::each",
+        environment: &[ALL],
+    },
+    Part {
+        name: "ext4-samples",
+        package: "extant-ext4",
+        program: "power",
+        tests: "every::sampled",
+        environment: &[("EXTANT_EXHAUSTIVE_SAMPLES", "20000")],
+    },
+    Part {
+        name: "qcow2",
+        package: "extant-image",
+        program: "device",
+        tests: "power::every::each",
+        environment: &[ALL],
+    },
+    Part {
+        name: "qcow2-samples",
+        package: "extant-image",
+        program: "device",
+        tests: "power::every::sampled",
+        environment: &[("EXTANT_EXHAUSTIVE_SAMPLES", "20000")],
+    },
+];
+
+/// The names of the parts, in their order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PARTS.iter().map(|part| part.name)
+}
+
+/// Runs the named parts, or all, and prints what they have tested.
+pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
+    let mut lines = Vec::new();
+    let is_wanted = |part: &&Part| only.is_empty() || only.iter().any(|name| name == part.name);
+    for part in PARTS.iter().filter(is_wanted) {
+        step::heading(&format!("{}: {}", part.package, part.tests));
+        let mut cargo = workspace.cargo(&["test", "--locked", "-p", part.package]);
+        cargo.args(["--test", part.program, part.tests]);
+        // One at a time: each uses all processors.
+        cargo.args(["--", "--nocapture", "--test-threads=1"]);
+        cargo.env("EXTANT_TEST_STRICT", "1");
+        cargo.envs(part.environment.iter().copied());
+        lines.extend(counts(&mut cargo)?);
+    }
+    step::heading("proof");
+    for line in lines {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Runs a command with its output shown; returns the lines of it that count something.
+fn counts(command: &mut Command) -> Result<Vec<String>> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo test")?;
+    let output = child.stdout.take().context("the output of cargo test")?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        keep_count(&line, &mut lines);
+    }
+    if !child.wait()?.success() {
+        bail!("`{}` failed", step::shown(command));
+    }
+    Ok(lines)
+}
+
+/// Adds a line that counts something. The test program begins a line with the name of the test. A
+/// test that samples counts on: its last line replaces the earlier ones.
+fn keep_count(line: &str, lines: &mut Vec<String>) {
+    let line = line.split_once(" ... ").map_or(line, |(_, rest)| rest);
+    if let Some((name, _)) = line.split_once(": ")
+        && line.contains(" sequences, ")
+    {
+        lines.retain(|earlier| !earlier.starts_with(&format!("{name}: ")));
+        lines.push(line.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_count_of_each_name_is_kept() {
+        let mut lines = Vec::new();
+        for line in [
+            "running 2 tests",
+            "test a::b ... ext4, full, sampled: 5 sequences, 3 possible",
+            "ext4, full, sampled: 10 sequences, 6 possible",
+            "ext4, fast, sampled: 5 sequences, 3 possible",
+            "ok",
+        ] {
+            keep_count(line, &mut lines);
+        }
+        assert_eq!(
+            lines,
+            [
+                "ext4, full, sampled: 10 sequences, 6 possible",
+                "ext4, fast, sampled: 5 sequences, 3 possible"
+            ]
+        );
+    }
+}
