@@ -11,8 +11,8 @@
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
 //!    house rules
-//! 4. `deny`, `install`, `proof`, `suites`, `test`: licences; installation; complete exhaustive tests;
-//!    third-party suites; all tests
+//! 4. `deny`, `install`, `proof`, `suites`, `test`: licences; installation; complete exhaustive
+//!    tests; third-party suites; all tests
 //! 5. `ci`: all of CI
 
 #![forbid(unsafe_code)]

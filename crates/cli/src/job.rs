@@ -30,7 +30,6 @@ Examples:
   extant job watch vms 12              until it ends
   extant job cancel vms 12             the pool is as before the job
   extant job resume vms 12
-  extant job resume vms --all          after a restart of the machine
 
 Exit status of wait and watch: that of the job. See extant --help."
 )]
