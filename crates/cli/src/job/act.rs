@@ -37,8 +37,7 @@ Examples:
   extant job resume vms 12 --detach
   extant job resume vms --all           after a restart of the machine
 
-With --all the jobs run one after the other, and the exit status is that of the first error. See
-extant --help.")]
+With --all the jobs run one after the other; the exit status is that of the first error.")]
 pub struct ResumeArgs {
     #[command(flatten)]
     pub pool: PoolArgs,
