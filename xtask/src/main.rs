@@ -5,8 +5,7 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `part`, `runner`, `step`: the parts of the test programs, and their runner; headings,
-//!    commands, errors
+//! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
 //! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
 //!    package registry; packages; instruction counts; README's picture; the machine's packages;
@@ -19,11 +18,11 @@
 
 mod cargo_tool;
 mod ci;
+mod claims;
 mod deny;
 mod dist;
 mod install;
 mod instructions;
-mod part;
 mod proof;
 mod runner;
 mod screenshot;

@@ -16,9 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use rustix::process::{self as unix, Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::part::Part;
+use crate::claims;
 
 /// Seconds that replace [`LIMIT`], for test programs that run longer than in CI.
 const LIMIT_VARIABLE: &str = "EXTANT_TEST_LIMIT";
@@ -36,16 +38,24 @@ struct Outcome {
     failed_tests: Vec<String>,
 }
 
-/// Runs a test program, if it belongs to the part that runs, with the limit; its exit code.
+/// Runs a test program with the limit, unless another runner has it; its exit code.
 pub fn run(program: &Path, args: &[String]) -> Result<ExitCode> {
-    if !Part::has(program) {
+    if !claims::claim(program)? {
         return Ok(ExitCode::SUCCESS);
     }
     let limit = match std::env::var(LIMIT_VARIABLE) {
         Ok(seconds) => Duration::from_secs(seconds.parse().context(LIMIT_VARIABLE)?),
         Err(_) => LIMIT,
     };
+    let start = Instant::now();
     let first = supervise(Command::new(program).args(args), limit)?;
+    eprintln!(
+        "xtask: {} of {} took {:.1} s, {:.1} s of processors",
+        program.file_stem().unwrap_or_default().display(),
+        std::env::var("CARGO_PKG_NAME").unwrap_or_default(),
+        start.elapsed().as_secs_f64(),
+        processor_seconds()
+    );
     let (Some(code), false) = (first.code, first.failed_tests.is_empty()) else {
         return Ok(first.code.map_or(ExitCode::FAILURE, ExitCode::from));
     };
@@ -102,6 +112,13 @@ fn supervise(command: &mut Command, limit: Duration) -> Result<Outcome> {
         code: ended.map(exit_code),
         failed_tests,
     })
+}
+
+/// Processor time of the processes that have ended, in seconds.
+fn processor_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the caller is known");
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    micros as f64 / 1e6
 }
 
 /// Copies the output of a test program to ours and collects the names of failed tests.

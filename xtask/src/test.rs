@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-use crate::part::Part;
+use crate::claims;
 use crate::setup::{self, Guest};
 use crate::step;
 use crate::workspace::Workspace;
@@ -44,11 +44,11 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     build.args(build_args(cargo_args));
     step::run(&mut build)?;
 
-    let mut test = workspace.cargo(&["test", "--config", &runner]);
-    test.env("EXTANT_TEST_STRICT", "1");
     if test_args.is_empty() && build_args(cargo_args).len() == cargo_args.len() {
-        all(workspace, &runner, test, cargo_args)?;
+        all(workspace, &runner, cargo_args)?;
     } else {
+        let mut test = workspace.cargo(&["test", "--config", &runner]);
+        test.env("EXTANT_TEST_STRICT", "1");
         if !chooses_packages(cargo_args) {
             test.arg("--workspace");
         }
@@ -66,36 +66,33 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     shuttle(workspace, &runner)
 }
 
-/// Runs every test program; the one of [`Part::Beside`] at the same time as the others.
-fn all(
-    workspace: &Workspace,
-    runner: &str,
-    mut others: Command,
-    cargo_args: &[String],
-) -> Result<()> {
-    // All failures are shown, as CI runs once.
-    others
-        .args(["--workspace", "--no-fail-fast"])
-        .args(cargo_args);
-    let mut beside = workspace.cargo(&["test", "--config", runner, "--workspace"]);
-    beside.env("EXTANT_TEST_STRICT", "1").args(cargo_args);
-    beside.args(["--test", Part::BESIDE.1]);
-    Part::Beside.set(&mut beside);
-    Part::Others.set(&mut others);
+/// Runs every test program, two at a time: one waits for a part of its time, and has two threads.
+fn all(workspace: &Workspace, runner: &str, cargo_args: &[String]) -> Result<()> {
+    let claims = tempfile::tempdir().context("a temporary directory")?;
+    let cargo = |targets: &[&str]| {
+        let mut test = workspace.cargo(&["test", "--config", runner]);
+        // All failures are shown, as CI runs once.
+        test.args(["--workspace", "--no-fail-fast"]).args(targets);
+        test.args(cargo_args).env("EXTANT_TEST_STRICT", "1");
+        claims::share(&mut test, claims.path());
+        test
+    };
+    // Examples of documentation have no names to claim.
+    let mut second = cargo(&["--lib", "--bins", "--tests"]);
     let mut printed = tempfile::tempfile().context("a temporary file")?;
-    beside
+    second
         .stdout(printed.try_clone()?)
         .stderr(printed.try_clone()?);
-    let (beside, others) = thread::scope(|scope| {
-        let beside = scope.spawn(|| step::run(&mut beside));
+    let (first, second) = thread::scope(|scope| {
+        let second = scope.spawn(|| step::run(&mut second));
         step::heading("test");
-        let others = step::run(&mut others);
-        (beside.join().expect("a step does not panic"), others)
+        let first = step::run(&mut cargo(&[]));
+        (first, second.join().expect("a step does not panic"))
     });
-    step::heading(&format!("what ran beside: {}", Part::BESIDE.1));
+    step::heading("what ran at the same time");
     printed.rewind()?;
     io::copy(&mut printed, &mut io::stdout())?;
-    others.and(beside)
+    first.and(second)
 }
 
 /// Cargo's setting that runs test programs by `xtask run-test`.

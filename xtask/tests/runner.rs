@@ -38,13 +38,14 @@ fn processes_that_outlive_the_program_are_killed_and_its_status_remains() {
 }
 
 #[test]
-fn program_that_ends_in_time_is_quiet() {
+fn program_that_ends_in_time_is_reported_with_its_times_only() {
     let output = run_test(100, "echo done");
     assert!(output.status.success());
-    assert_eq!(
-        (output.stdout.as_slice(), output.stderr.as_slice()),
-        (&b"done\n"[..], &b""[..])
-    );
+    assert_eq!(output.stdout, b"done\n");
+    let report = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(report.lines().count(), 1, "{report}");
+    assert!(report.starts_with("xtask: sh of "), "{report}");
+    assert!(report.ends_with(" s of processors\n"), "{report}");
 }
 
 #[test]
