@@ -206,8 +206,8 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         place: FileLocation::new(&report.path, None),
         shown: report.path,
         format: image.format,
-        size_bytes: image.disk_bytes(),
-        file_bytes: report.size_bytes,
+        capacity_bytes: image.disk_bytes(),
+        size_bytes: report.size_bytes,
         allocated_bytes: report.map.allocated_bytes(),
         preallocation: image.preallocation,
         preallocated_bytes: preallocated_bytes(image),
@@ -229,7 +229,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         made.allocated_bytes = match found {
             Ok(found) if found.is_file() => found.blocks() * BLOCK_BYTES,
             // A disk has all of its space.
-            _ => made.file_bytes,
+            _ => made.size_bytes,
         };
     }
     Ok(made)
@@ -255,8 +255,8 @@ pub struct Made {
     #[serde(skip)]
     pub shown: PathBuf,
     pub format: Format,
+    pub capacity_bytes: u64,
     pub size_bytes: u64,
-    pub file_bytes: u64,
     pub allocated_bytes: u64,
     pub preallocation: Preallocation,
     pub preallocated_bytes: u64,
@@ -285,13 +285,13 @@ fn describe(report: &Made, display: &Display, verbose: bool) -> String {
         Format::Raw => format!(
             "{}: {}, {}",
             print::path(&report.shown),
-            ByteSize(report.size_bytes),
+            ByteSize(report.capacity_bytes),
             what(report)
         ),
         format => format!(
             "{}: {format} image of {}, {}",
             print::path(&report.shown),
-            ByteSize(report.size_bytes),
+            ByteSize(report.capacity_bytes),
             what_of_image(report)
         ),
     };
@@ -353,7 +353,7 @@ fn describe(report: &Made, display: &Display, verbose: bool) -> String {
 /// The part that is real.
 fn part(report: &Made) -> String {
     match report.preallocated_bytes {
-        bytes if bytes == report.size_bytes => "all of it".to_owned(),
+        bytes if bytes == report.capacity_bytes => "all of it".to_owned(),
         bytes => format!("the first {} of it", ByteSize(bytes)),
     }
 }

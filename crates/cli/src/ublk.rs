@@ -61,7 +61,7 @@ struct List {
 struct DiskJson {
     number: u32,
     path: String,
-    size_bytes: u64,
+    capacity_bytes: u64,
     state: &'static str,
     server_pid: i32,
     is_extant: bool,
@@ -85,7 +85,7 @@ fn list(args: &ListArgs) -> Result<()> {
         let disks = disks.into_iter().map(|disk| DiskJson {
             number: disk.id,
             path: disk.path,
-            size_bytes: disk.size_bytes,
+            capacity_bytes: disk.size_bytes,
             state: disk.state.name(),
             server_pid: disk.server_pid,
             is_extant: disk.is_own,

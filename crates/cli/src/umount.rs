@@ -69,7 +69,12 @@ pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
         Busy::Refuse
     };
     extant_fuse::unmount(&mount.point, busy).map_err(|error| match error.kind() {
-        ErrorKind::InUse => error.advice("list the users with fuser -vm, or use --lazy"),
+        ErrorKind::InUse => match extant_hostfs::describe_users_below(&mount.point) {
+            Some(who) => error
+                .detail(format!("in use by {who}"))
+                .advice("end them, or use --lazy"),
+            None => error.advice("list the users with fuser -vm, or use --lazy"),
+        },
         _ => error,
     })?;
     match busy {

@@ -13,7 +13,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use support::{MIB, Running, assert_names, create_command, extant, run, through, wait_until};
+use support::{
+    MIB, Running, assert_names, create_command, extant, run, schema, through, wait_until,
+};
 
 fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
@@ -39,16 +41,8 @@ fn assert_end(lines: &[Value], outcome: &str) {
     let (end, before) = lines.split_last().expect("some lines");
     assert_eq!(end["event"], "end", "{lines:?}");
     assert_eq!(end["outcome"], outcome, "{lines:?}");
-    assert!(end["elapsed_seconds"].as_f64().is_some(), "{lines:?}");
-    for line in before {
-        assert_eq!(line["event"], "progress", "{lines:?}");
-        for field in ["done_bytes", "total_bytes"] {
-            assert!(line[field].as_u64().is_some(), "{line}");
-        }
-        for field in ["phase", "rate_bytes_per_second", "eta_seconds"] {
-            assert!(line.get(field).is_some(), "{line}");
-        }
-    }
+    let lines = before.iter().map(|line| ("progress_line", line));
+    schema::assert_valid(lines.chain([("end_line", end)]));
 }
 
 /// Runs a command with a listener for its progress; its received lines.

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use extant_sys::identity::Identity;
+use extant_sys::process;
 use serde::Serialize;
 
 /// A process that has a file open or mapped.
@@ -35,25 +36,27 @@ pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(wanted) = Identity::of(path) else {
         return Vec::new();
     };
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let own = std::process::id();
-    let mut found: Vec<Holder> = processes
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| pid != own)
+    other_processes()
+        .into_iter()
         .filter_map(|pid| holder(pid, wanted))
-        .collect();
-    found.sort_by_key(|holder| holder.pid);
+        .collect()
+}
+
+/// The visible processes but this one, by number.
+fn other_processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found: Vec<u32> = numbers.filter(|&pid| pid != std::process::id()).collect();
+    found.sort_unstable();
     found
 }
 
 fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
-    let process = Path::new("/proc").join(pid.to_string());
+    let entries = Path::new("/proc").join(pid.to_string());
     let mut is_holder = false;
     let mut may_write = false;
     for directory in ["fd", "map_files"] {
-        let Ok(entries) = fs::read_dir(process.join(directory)) else {
+        let Ok(entries) = fs::read_dir(entries.join(directory)) else {
             continue;
         };
         for entry in entries.flatten() {
@@ -68,18 +71,39 @@ fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
     }
     is_holder.then(|| Holder {
         pid,
-        command: fs::read_to_string(process.join("comm"))
-            .map(|name| name.trim_end().to_owned())
-            .unwrap_or_default(),
+        command: process::name(pid),
         may_write,
     })
 }
 
-/// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` when none is visible.
+/// `qemu-system-x86 (pid 17, writing), cat (pid 18, reading) and 2 more`; `None` when none is
+/// visible.
 pub fn describe(path: &Path) -> Option<String> {
     let mut all = holders(path);
     all.sort_by_key(|holder| !holder.may_write);
-    let shown: Vec<String> = all.iter().take(3).map(Holder::to_string).collect();
+    listed(&all)
+}
+
+/// `bash (pid 17), less (pid 18)`: processes with a file, a working directory or a program below
+/// `directory`; `None` when none is visible. The file system there is not asked, as its server may
+/// have ended.
+pub fn describe_below(directory: &Path) -> Option<String> {
+    let uses = |link: &Path| fs::read_link(link).is_ok_and(|path| path.starts_with(directory));
+    let user = |pid: u32| {
+        let entries = Path::new("/proc").join(pid.to_string());
+        let opened = ["fd", "map_files"].map(|list| fs::read_dir(entries.join(list)));
+        let mut opened = opened.into_iter().flatten().flatten().flatten();
+        let is_user = ["cwd", "root", "exe"].map(|link| uses(&entries.join(link)));
+        (is_user.contains(&true) || opened.any(|entry| uses(&entry.path())))
+            .then(|| process::describe(pid))
+    };
+    let all: Vec<String> = other_processes().into_iter().filter_map(user).collect();
+    listed(&all)
+}
+
+/// The first three, and how many more there are.
+fn listed(all: &[impl fmt::Display]) -> Option<String> {
+    let shown: Vec<String> = all.iter().take(3).map(ToString::to_string).collect();
     match all.len() {
         0 => None,
         count if count > shown.len() => Some(format!(
@@ -93,7 +117,7 @@ pub fn describe(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -112,17 +136,40 @@ mod tests {
             ))
             .spawn()
             .unwrap();
-        // The command has its name only once it runs.
-        let seen = (0..500).find_map(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(2));
+        let seen = seen_while(&mut child, || {
             let seen = holders(file.path());
             (seen.first()?.command == "sleep").then_some(seen)
         });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let seen = seen.expect("sleep holds the file");
         assert_eq!(seen.len(), 1);
         assert_eq!(seen[0].pid, child.id());
         assert!(seen[0].may_write);
+    }
+
+    #[test]
+    fn process_that_works_below_a_directory_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = directory.path().join("a");
+        fs::create_dir(&below).unwrap();
+        assert_eq!(describe_below(directory.path()), None);
+        let mut sleep = Command::new("sleep");
+        let mut child = sleep.arg("60").current_dir(&below).spawn().unwrap();
+        let wanted = format!("sleep (pid {})", child.id());
+        let seen = seen_while(&mut child, || {
+            describe_below(directory.path()).filter(|seen| *seen == wanted)
+        });
+        assert_eq!(seen, wanted);
+        assert_eq!(describe_below(&directory.path().join("b")), None);
+    }
+
+    /// What is seen of `child`, which is killed then. It has its name only once it runs.
+    #[track_caller]
+    fn seen_while<T>(child: &mut Child, mut look: impl FnMut() -> Option<T>) -> T {
+        let seen = (0..500).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            look()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        seen.expect("the child is seen")
     }
 }

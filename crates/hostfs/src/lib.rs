@@ -85,7 +85,9 @@ pub use extant_sys::extents::MapSource;
 pub use fast_zeroing::{FastZeroing, VirtioBlk};
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
-pub use holders::{Holder, describe as describe_holders, holders};
+pub use holders::{
+    Holder, describe as describe_holders, describe_below as describe_users_below, holders,
+};
 pub use materialize::{MaterializeOptions, materialize, materialize_file};
 pub use probe::{
     DeviceProbe, FileProbe, LayerProbes, ModeResult, ProbeReport, probe, probe_through,

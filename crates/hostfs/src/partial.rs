@@ -16,8 +16,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use extant_space::{ByteRange, Control, Error, ErrorKind, ExtentState, Phase, Result, SpaceFile};
@@ -30,6 +30,7 @@ use crate::detached;
 use crate::directory::Existing;
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
+use crate::holders;
 use crate::mark;
 
 /// Permissions of the file until it has its name.
@@ -190,10 +191,12 @@ enum Origin {
     Found,
 }
 
-fn in_use(destination: &Destination) -> Error {
+fn in_use(file: &File, destination: &Destination) -> Error {
+    let file = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let who = holders::describe(&file).unwrap_or_else(|| "another extant".to_owned());
     Error::new(ErrorKind::InUse)
         .at(&destination.path)
-        .detail("is being created by another extant at this moment")
+        .detail(format!("is being created by {who} at this moment"))
 }
 
 /// Removes the file of a run that was interrupted while it filled the file.
@@ -264,7 +267,7 @@ fn lock(file: &File, destination: &Destination) -> Result<()> {
     });
     match locked {
         Some(Ok(())) => Ok(()),
-        None | Some(Err(TryLockError::WouldBlock)) => Err(in_use(destination)),
+        None | Some(Err(TryLockError::WouldBlock)) => Err(in_use(file, destination)),
         Some(Err(TryLockError::Error(source))) => match Errno::from_io_error(&source) {
             Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             _ => Err(Error::from(source).during("lock")),

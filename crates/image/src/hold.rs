@@ -203,9 +203,10 @@ pub fn hold_replaced(path: &Path) -> Result<Replaced> {
     let file = match options.open(path) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            return Err(place(
-                Error::new(ErrorKind::InUse).detail("another process holds a lease on it"),
-            ));
+            let who = extant_hostfs::describe_holders(path);
+            let who = who.unwrap_or_else(|| "another process".to_owned());
+            let detail = format!("a lease on it is held by {who}");
+            return Err(place(Error::new(ErrorKind::InUse).detail(detail)));
         }
         // Whom it belongs to may use it all the same.
         Err(_) => None,

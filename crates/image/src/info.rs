@@ -27,9 +27,10 @@ pub struct ImageInfo {
     /// Its format.
     pub format: Format,
     /// Size of the guest's disk.
-    #[serde(rename = "size_bytes")]
+    #[serde(rename = "capacity_bytes")]
     pub virtual_bytes: u64,
     /// Size of the file.
+    #[serde(rename = "size_bytes")]
     pub file_bytes: u64,
     /// Bytes of the file that have space.
     pub allocated_bytes: u64,
@@ -114,7 +115,7 @@ pub struct SnapshotInfo {
     /// Bytes of the machine's state in it.
     pub vm_state_bytes: u64,
     /// The size that the disk had.
-    #[serde(rename = "size_bytes")]
+    #[serde(rename = "capacity_bytes")]
     pub virtual_bytes: Option<u64>,
 }
 

@@ -6,9 +6,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::process;
 
 use crate::uri::{NbdTransport, NbdUri};
 
@@ -30,13 +31,14 @@ impl Writer {
         }
         uri.export().hash(&mut hasher);
         let name = format!("extant-nbd-writer-{:016x}", hasher.finish());
-        let bound =
-            SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
-        match bound {
+        let name = SocketAddr::from_abstract_name(name)?;
+        match UnixListener::bind_addr(&name) {
             Ok(name) => Ok(Self { _name: name }),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Err(Error::new(ErrorKind::InUse)
-                    .detail("another process of this host writes to the export"))
+                let writer = UnixStream::connect_addr(&name).ok();
+                let who = writer.and_then(|writer| process::peer(&writer));
+                let who = who.unwrap_or_else(|| "another process of this host".to_owned());
+                Err(Error::new(ErrorKind::InUse).detail(format!("{who} writes to the export")))
             }
             Err(error) => Err(error.into()),
         }

@@ -152,9 +152,11 @@ impl PoolState {
                 return Ok(Locked { _held: held });
             }
             if stall.is_over(&count) {
+                let who = extant_hostfs::describe_holders(&self.dir.path().join(LOCK));
+                let who = who.unwrap_or_else(|| "another process".to_owned());
                 return Err(Error::new(ErrorKind::InUse)
                     .at(self.dir.path())
-                    .detail("another process holds the pool's lock"));
+                    .detail(format!("the pool's lock is held by {who}")));
             }
             std::thread::sleep(pause);
             // Many waiters polling fast would take the processor from the owner.

@@ -3,11 +3,11 @@
 //! Module layers, lowest first:
 //!
 //! 1. `buffer`, `cpus`, `direct`, `end_signal`, `fiemap`, `identity`, `inherited`, `mounted`,
-//!    `mounts`, `nvme`, `polling`, `range_lock`, `scsi`, `shared`, `socket_file`, `wait`,
+//!    `mounts`, `nvme`, `polling`, `process`, `range_lock`, `scsi`, `shared`, `socket_file`, `wait`,
 //!    `write_out`: memory aligned for direct I/O; the CPUs of a thread; direct I/O on and off; the
 //!    end of calls as a signal; extent maps; whether two paths are one file; inherited descriptors;
 //!    ioctls of a mount of Extant; tables of mounts; properties of NVMe namespaces; polling before
-//!    a blocking call; open file description locks, as QEMU uses them; properties of SCSI disks;
+//!    a blocking call; names of processes; open file description locks, as QEMU uses them; properties of SCSI disks;
 //!    memory shared with a virtual machine; listening sockets in the file system; waiting for locks
 //!    of other processes; write-out of cached data
 //! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
@@ -42,6 +42,7 @@ pub mod mounts;
 pub mod nvme;
 pub mod partition;
 pub mod polling;
+pub mod process;
 pub mod queue;
 pub mod range_lock;
 pub mod ring;

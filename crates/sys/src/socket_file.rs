@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::process;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_to, listen, socket_with,
@@ -56,7 +57,8 @@ impl SocketFile {
 /// connections, and for whose connection `is_serving` returns false before its second argument.
 ///
 /// # Errors
-/// `AddrInUse` if another process listens there, or the path is no socket; those of the system.
+/// `AddrInUse`, which tells what is there: the process that listens, or a file that is no socket;
+/// those of the system.
 pub fn bind(
     path: &Path,
     mode: u32,
@@ -85,7 +87,18 @@ pub fn bind(
             {
                 thread::sleep(POLL_INTERVAL);
             }
-            _ => return Err(in_use),
+            Some(Ok(server)) => {
+                let who = process::peer(&server).unwrap_or_else(|| "another process".to_owned());
+                return Err(io::Error::new(
+                    in_use.kind(),
+                    format!("{who} listens there"),
+                ));
+            }
+            Some(Err(_)) => return Err(in_use),
+            None => {
+                let what = "there is a file that is no socket";
+                return Err(io::Error::new(in_use.kind(), what));
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ pub const PACKAGES: &[&str] = &[
     "nbd-server",
     "nbdkit",
     "python3",
+    "python3-jsonschema",
     "python3-libnbd",
     "qemu-utils",
     // qemu-storage-daemon

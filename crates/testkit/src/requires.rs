@@ -17,8 +17,12 @@
 use std::env;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::command;
+
+/// The distribution's Python, which has the modules of [`packages`](crate::packages).
+pub const PYTHON: &str = "/usr/bin/python3";
 
 /// A requirement of a test, and whether it is met.
 #[derive(Clone, Debug)]
@@ -51,6 +55,15 @@ impl Requirement {
 /// A program in `PATH` or among the system's tools.
 pub fn tool(name: &str) -> Requirement {
     Requirement::new(name, command::find(name).is_some())
+}
+
+/// A module of the distribution's Python.
+pub fn python_module(name: &str) -> Requirement {
+    let mut python = Command::new(PYTHON);
+    python.args(["-c", &format!("import {name}")]);
+    let output = python.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let what = format!("the module {name} of {PYTHON}");
+    Requirement::new(what, output.is_ok_and(|status| status.success()))
 }
 
 /// The user is privileged.

@@ -75,14 +75,11 @@ impl Server {
     pub fn listen(volume: Volume, path: &Path, options: ServerOptions) -> Result<Self> {
         let bound = socket_file::bind(path, SOCKET_MODE, is_serving);
         let (listener, file) = bound.map_err(|error| {
-            let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
-            let error = Error::from(error).during("listen").at(path);
-            if is_in_use {
-                return error
-                    .with_kind(ErrorKind::InUse)
-                    .detail("another process listens there, or it is no socket");
-            }
-            error
+            let error = match error.kind() {
+                io::ErrorKind::AddrInUse => Error::new(ErrorKind::InUse).detail(error.to_string()),
+                _ => error.into(),
+            };
+            error.during("listen").at(path)
         })?;
         let mut server = Self::adopt(volume, listener, options)?;
         server.file = Some(file);

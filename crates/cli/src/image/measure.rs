@@ -100,7 +100,7 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
     Ok(if args.form.is_json() {
         print::json(&MeasureOutput {
             format,
-            size_bytes: options.disk_bytes(),
+            capacity_bytes: options.disk_bytes(),
             qemu: qemu::Measure {
                 required: measured.required_bytes,
                 fully_allocated: measured.fully_allocated_bytes,
@@ -123,7 +123,7 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
 #[derive(Serialize)]
 struct MeasureOutput {
     format: Format,
-    size_bytes: u64,
+    capacity_bytes: u64,
     #[serde(flatten)]
     qemu: qemu::Measure,
     #[serde(flatten)]

@@ -84,7 +84,7 @@ pub struct ListedJson {
     pub pool: String,
     name: String,
     format: Option<Format>,
-    size_bytes: u64,
+    capacity_bytes: u64,
     allocated_bytes: u64,
 }
 
@@ -94,7 +94,7 @@ impl ListedJson {
             pool: pool.to_string(),
             name: volume.name.to_string(),
             format: volume.format,
-            size_bytes: volume.capacity_bytes,
+            capacity_bytes: volume.capacity_bytes,
             allocated_bytes: volume.allocation_bytes,
         }
     }
@@ -107,8 +107,8 @@ pub struct VolumeJson<'a> {
     name: &'a str,
     path: String,
     format: Option<Format>,
+    capacity_bytes: u64,
     size_bytes: u64,
-    file_bytes: u64,
     allocated_bytes: u64,
     written_bytes: u64,
     preallocation: Option<Preallocation>,
@@ -128,8 +128,8 @@ impl<'a> VolumeJson<'a> {
             name: info.name.as_str(),
             path: info.path.display().to_string(),
             format: info.format,
-            size_bytes: info.capacity_bytes,
-            file_bytes: info.file_bytes,
+            capacity_bytes: info.capacity_bytes,
+            size_bytes: info.file_bytes,
             allocated_bytes: info.allocation_bytes,
             written_bytes: info.written_bytes,
             preallocation: preallocation(info),
@@ -210,7 +210,7 @@ fn request(operation: &Operation) -> Value {
     match operation {
         Operation::Create(create) => json!({
             "format": create.format,
-            "size_bytes": create.capacity_bytes,
+            "capacity_bytes": create.capacity_bytes,
             "preallocated_bytes": create.allocation_bytes,
             "preallocation": create.preallocation,
             "mode": octal(create.mode),
@@ -221,7 +221,7 @@ fn request(operation: &Operation) -> Value {
             "mode": octal(clone.mode),
         }),
         Operation::Resize(resize) => json!({
-            "size_bytes": resize.capacity_bytes,
+            "capacity_bytes": resize.capacity_bytes,
             "preallocation": resize.preallocation,
             "shrink": resize.shrink,
         }),

@@ -22,7 +22,7 @@ pub(super) struct Ready {
 struct ReadyExport {
     name: String,
     path: String,
-    size_bytes: u64,
+    capacity_bytes: u64,
     access: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     aio: Option<Aio>,
@@ -89,7 +89,7 @@ impl ReadyExport {
         Self {
             name: source.name.clone(),
             path: text(&source.path),
-            size_bytes: source.device.geometry().size,
+            capacity_bytes: source.device.geometry().size,
             access: access.name(),
             aio: source.aio,
             uris: Vec::new(),

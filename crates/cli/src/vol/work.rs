@@ -105,7 +105,7 @@ enum Made<'a> {
         name: &'a VolumeName,
         path: String,
         format: Option<Format>,
-        size_bytes: u64,
+        capacity_bytes: u64,
     },
 }
 
@@ -149,7 +149,7 @@ pub fn finish(
                     name: &volume.name,
                     path: download.target.display().to_string(),
                     format: volume.format,
-                    size_bytes: volume.capacity_bytes,
+                    capacity_bytes: volume.capacity_bytes,
                 },
                 _ => Made::Volume(VolumeJson::new(pool, &volume)),
             },

@@ -114,7 +114,7 @@ fn name_that_is_not_utf8_gives_json_in_success_and_failure() {
     let file = dir.join(OsStr::from_bytes(b"caf\xe9"));
     let answer = create(&file, "64k", &["--json"]).success();
     assert!(answer.text("/path").ends_with("/caf\u{fffd}"), "{answer}");
-    assert_eq!(answer.number("/size_bytes"), 64 << 10);
+    assert_eq!(answer.number("/capacity_bytes"), 64 << 10);
 
     let again = create(&file, "64k", &["--progress", "json"]);
     assert_eq!(again.code, Some(4), "{again}");

@@ -47,9 +47,9 @@ fn json_has_every_field_that_is_documented() {
     assert_eq!(json["preallocation"], "full");
     assert_eq!(json["format"], "raw");
     for (field, value) in [
-        ("/size_bytes", 3 * MIB),
+        ("/capacity_bytes", 3 * MIB),
         ("/preallocated_bytes", 3 * MIB),
-        ("/file_bytes", 3 * MIB),
+        ("/size_bytes", 3 * MIB),
         ("/allocated_bytes", 3 * MIB),
         ("/written_bytes", 3 * MIB),
         ("/resumed_bytes", 0),

@@ -139,6 +139,7 @@ fn assign_and_materialize_report_each_layer_and_map_shows_it() {
     fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
     let part = ["assign", "--length", "8MiB", "--json"];
     let part = command(&part, &path).success();
+    part.valid_json("assign");
     assert_eq!(part.number("/allocated_bytes"), 8 * MIB, "{part}");
     assert_eq!(part.number("/layers/0/unwritten_bytes"), 8 * MIB, "{part}");
     let words = command(&["assign"], &path).success();

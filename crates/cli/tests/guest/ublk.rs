@@ -6,7 +6,7 @@ use extant_testkit::guest::{Bus, Guest};
 use extant_testkit::require;
 
 use crate::sections::Sections;
-use crate::support::MIB;
+use crate::support::{MIB, schema};
 
 /// Functions of the scripts.
 const FUNCTIONS: &str = r#"
@@ -58,10 +58,12 @@ mark errors; dmesg | grep -E 'I/O error|BUG:|WARNING:|ublk.*fail' || echo none
         "{}",
         said.text()
     );
-    let disk = &said.json("list")["disks"][0];
+    let list = said.json("list");
+    let disk = &list["disks"][0];
     assert_eq!(disk["state"], "live");
     assert_eq!(disk["is_extant"], true);
-    assert_eq!(disk["size_bytes"], 256 * MIB);
+    assert_eq!(disk["capacity_bytes"], 256 * MIB);
+    schema::assert_valid([("ublk list", &list)]);
     assert_eq!(said.get("busy"), "serving\n1000");
     assert_eq!(said.get("ended"), "gone");
     assert_eq!(said.get("again"), "/dev/ublkb7\n1");

@@ -35,7 +35,7 @@ fn resize_keeps_the_mode_and_wants_a_word_for_less() {
         let file = work.path().join(name);
         create(&file, "4MiB", &["--preallocation", mode]).success();
         let answer = image(&["resize", "--json"], &[&file], &["+2MiB"]).success();
-        assert_eq!(answer.number("/size_bytes"), 6 * MIB);
+        assert_eq!(answer.number("/capacity_bytes"), 6 * MIB);
         assert_eq!(answer.text("/preallocation"), mode, "{answer}");
         assert_eq!(mode_of(&file), mode, "{name}");
         let less = image(&["resize"], &[&file], &["5MiB"]);

@@ -62,9 +62,9 @@ fn modes_show_in_the_map_of_the_file_and_in_the_report() {
         let words = format!("preallocation={mode},cluster_size=4k,lazy_refcounts=on");
         let answer = create(&file, "8MiB", &["--json", "-o", &words]).success();
         assert_eq!(answer.text("/preallocation"), mode);
-        assert_eq!(answer.number("/size_bytes"), 8 * MIB);
+        assert_eq!(answer.number("/capacity_bytes"), 8 * MIB);
         assert_eq!(
-            answer.number("/file_bytes"),
+            answer.number("/size_bytes"),
             fs::metadata(&file).unwrap().len()
         );
         let info = qemu_json(&[&"info", &"--output=json", &file]);
@@ -81,7 +81,7 @@ fn first_part_of_an_image_can_be_real_alone() {
     let file = work.path().join("a.qcow2");
     let answer = create(&file, "32MiB", &["--allocation", "2MiB", "--json"]).success();
     assert_eq!(answer.number("/preallocated_bytes"), 2 * MIB);
-    assert_eq!(answer.number("/size_bytes"), 32 * MIB);
+    assert_eq!(answer.number("/capacity_bytes"), 32 * MIB);
     assert_checks(&file);
     let info = run(extant().args(["image", "info", "--json"]).arg(&file)).success();
     assert_eq!(info.number("/states/written_bytes"), 2 * MIB);

@@ -32,7 +32,7 @@ fn image_is_made_on_a_disk_looked_at_changed_and_copied() {
         run(command.args(more))
     };
     let answer = image(&["info", "--json"], &[]).success();
-    assert_eq!(answer.number("/size_bytes"), 64 * MIB);
+    assert_eq!(answer.number("/capacity_bytes"), 64 * MIB);
     image(&["check"], &[]).success();
     // It may promise more than the disk has, and is full only where that has room.
     image(&["materialize"], &[]).refused(3, &["no space", "missing"]);

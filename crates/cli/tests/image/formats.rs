@@ -34,7 +34,7 @@ fn materialize_of_an_image_makes_the_disk_of_the_guest_real() {
     let answer = on(&["materialize", "--json"], &file, &[]).success();
     assert_eq!(answer.text("/format"), "qcow2");
     assert_eq!(answer.text("/preallocation"), "full");
-    assert_eq!(answer.number("/size_bytes"), 8 * MIB);
+    assert_eq!(answer.number("/capacity_bytes"), 8 * MIB);
     assert_eq!(answer.number("/written_bytes"), 7 * MIB, "{answer}");
     let info = on(&["image", "info", "--json"], &file, &[]).success();
     assert_eq!(info.number("/states/written_bytes"), 8 * MIB);
@@ -47,7 +47,7 @@ fn materialize_of_an_image_makes_the_disk_of_the_guest_real() {
     lengthen(&file, 4 * MIB);
     let answer = on(&["materialize", "--json", "--format", "raw"], &file, &[]).success();
     assert_eq!(answer.text("/format"), "raw");
-    assert_eq!(answer.number("/size_bytes"), 4 * MIB);
+    assert_eq!(answer.number("/capacity_bytes"), 4 * MIB);
     assert!(oracle::filefrag(&file).is_extant());
     let info = on(&["image", "info", "--json"], &file, &[]).success();
     assert_eq!(info.text("/preallocation"), "off");
@@ -172,7 +172,7 @@ fn foreign_images_are_recognised_by_every_command_and_left_alone() {
         assert!(fs::read(&file).unwrap() == before, "{format}");
         assert_names(work.path(), &["a.img", "lock"]);
         let info = on(&["image", "info", "--json", "-f", "raw"], &file, &[]).success();
-        assert_eq!(info.number("/file_bytes"), before.len() as u64);
+        assert_eq!(info.number("/size_bytes"), before.len() as u64);
         fs::remove_file(&file).unwrap();
     }
     // A fixed VHD is recognised by its name only.

@@ -24,7 +24,7 @@ fn info_reports_mode_and_names() {
         create(&file, "4MiB", &["--preallocation", mode]).success();
         let answer = image(&["info", "--json"], &file).success();
         assert_eq!(answer.text("/preallocation"), mode);
-        assert_eq!(answer.number("/size_bytes"), 4 * MIB);
+        assert_eq!(answer.number("/capacity_bytes"), 4 * MIB);
         let answer = image(&["info"], &file).success();
         assert!(
             answer.stdout.contains(&format!("preallocation {mode}")),

@@ -159,7 +159,7 @@ fn image_create_has_the_syntax_of_qemu_img() {
     // As large as its backing file, unless a size is given.
     let top = ["create", "-f", "qcow2", "-b", "a", "-F", "qcow2", "top"];
     let made = image(&work, &[&top[..], &["--json"]].concat()).success();
-    assert_eq!(made.number("/size_bytes"), 8 * MIB);
+    assert_eq!(made.number("/capacity_bytes"), 8 * MIB);
     assert_eq!(made.text("/qcow2/backing_file"), "a");
     assert_checks(&file("top"));
     let sized = [

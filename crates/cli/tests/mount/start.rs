@@ -17,6 +17,7 @@ fn background_server_is_reported_and_releases_descriptors_and_terminal() {
     // A reader of all output reaches its end: no process keeps stdout or stderr open.
     let answer = stand.mount(&["--json"]).success();
     assert_eq!(answer.stdout.lines().count(), 1, "{answer}");
+    answer.valid_json("mount");
     assert_eq!(answer.text("/event"), "mounted");
     assert_eq!(
         answer.text("/mountpoint"),

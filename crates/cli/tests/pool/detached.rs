@@ -138,10 +138,12 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
         wait_until("the end of the worker", interrupted);
         job("wait", pool, &id, &[]).refused(1, &["interrupted", "resume"]);
         let refreshed = say("pool", "refresh", pool, &["--json"]).success();
+        refreshed.valid_json("pool refresh");
         assert_eq!(refreshed.number("/interrupted/0/job").to_string(), id);
         assert!(refreshed.number("/interrupted/0/allocated_bytes") > 0);
-        let resumed = job("resume", pool, &id, &["--detach"]).success();
-        assert_eq!(resumed.stdout.trim(), id);
+        let resumed = job("resume", pool, &id, &["--detach", "--json"]).success();
+        resumed.valid_json("job resume");
+        assert_eq!(resumed.number("/job").to_string(), id);
         job("wait", pool, &id, &[]).success();
         let info = say("vol", "info", pool, &[name, "--json"]).success();
         assert_eq!(info.number("/written_bytes"), 64 * MIB);

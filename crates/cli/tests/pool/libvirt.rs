@@ -88,11 +88,11 @@ fn libvirt_and_extant_read_each_others_images() {
     ours(&["pool", "define", "vms", pool.to_str().unwrap()]);
     let info = |name: &str| ours(&["vol", "info", "vms", name, "--json"]);
     assert_eq!(info("theirs.qcow2").text("/format"), "qcow2");
-    assert_eq!(info("theirs.qcow2").number("/size_bytes"), 8 * MIB);
+    assert_eq!(info("theirs.qcow2").number("/capacity_bytes"), 8 * MIB);
     // Neither its name nor the user states the format.
     assert!(info("unsaid").json()["format"].is_null());
     ours(&["vol", "format", "vms", "unsaid", "qcow2"]);
-    assert_eq!(info("unsaid").number("/size_bytes"), 8 * MIB);
+    assert_eq!(info("unsaid").number("/capacity_bytes"), 8 * MIB);
 
     // Ours, made of a description that libvirt wrote, in libvirt's eyes; and one with options.
     let described = libvirt.ask(&["vol-dumpxml", "theirs.qcow2", "vms"]);
@@ -158,7 +158,7 @@ fn libvirt_and_extant_read_each_others_images() {
     fs::write(file("again.xml"), described.replace("full", "again")).unwrap();
     libvirt.ask(&["vol-create", "vms", file("again.xml").to_str().unwrap()]);
     let again = info("again.qcow2");
-    assert_eq!(again.number("/size_bytes"), 6 * MIB);
+    assert_eq!(again.number("/capacity_bytes"), 6 * MIB);
     assert_eq!(again.json()["qcow2"]["lazy_refcounts"], true);
 
     // After a wipe by virsh the volume is no image; after ours it is an empty one. Both have lost
@@ -193,7 +193,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
         ],
     );
     let info = by_the_user(&libvirt, &["vol", "info", "vms", "theirs", "--json"]);
-    assert_eq!(info.number("/size_bytes"), 3 * MIB);
+    assert_eq!(info.number("/capacity_bytes"), 3 * MIB);
 
     // Ours, made of a description that libvirt wrote, in libvirt's eyes.
     let described = libvirt.ask(&["vol-dumpxml", "theirs", "vms"]);
@@ -250,7 +250,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     fs::write(file("again.xml"), described.replace("full", "again")).unwrap();
     libvirt.ask(&["vol-create", "vms", file("again.xml").to_str().unwrap()]);
     let info = by_the_user(&libvirt, &["vol", "info", "vms", "again", "--json"]);
-    assert_eq!(info.number("/size_bytes"), 2 * MIB);
+    assert_eq!(info.number("/capacity_bytes"), 2 * MIB);
 }
 
 #[test]

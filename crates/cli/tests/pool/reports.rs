@@ -43,7 +43,7 @@ fn interrupted_watch_reports_that_the_job_continues() {
     let listed = say("job", "list", pool, &["--json"]).success();
     assert_eq!(listed.text("/jobs/0/state"), "cancelled");
     assert!(listed.number("/jobs/0/progress/done_bytes") > 0);
-    assert_eq!(listed.number("/jobs/0/request/size_bytes"), 64 * MIB);
+    assert_eq!(listed.number("/jobs/0/request/capacity_bytes"), 64 * MIB);
     let table = say("job", "list", pool, &[]).success();
     let [headings, row] = table.stdout.lines().collect::<Vec<_>>()[..] else {
         panic!("{table}")

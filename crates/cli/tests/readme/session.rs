@@ -173,7 +173,23 @@ fn guide_to_slow_files_succeeds() {
 }
 
 #[test]
-fn guide_to_pools_for_libvirt_succeeds() {
+fn guide_to_pools_succeeds() {
+    let work = Workdir::new();
+    let [directory, home] = ["pool", "home"].map(|name| work.directory(name));
+    for directory in [&directory, &home] {
+        chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    Session {
+        page: "docs/guide/pool.md",
+        user: Some(NOBODY),
+        prelude: format!("export XDG_CONFIG_HOME='{}'\n", home.display()),
+        directory: &directory,
+    }
+    .succeeds();
+}
+
+#[test]
+fn guide_to_libvirt_succeeds() {
     require!(Libvirt::requirement());
     let libvirt = Libvirt::start();
     let directory = libvirt.directory("pool");
@@ -186,7 +202,7 @@ fn guide_to_pools_for_libvirt_succeeds() {
         .map(|word| word.to_str().expect("UTF-8"))
         .collect();
     Session {
-        page: "docs/guide/libvirt-pool.md",
+        page: "docs/guide/libvirt.md",
         user: Some(NOBODY),
         prelude: format!(
             "export XDG_CONFIG_HOME='{}'\nvirsh() {{ '{}' \"$@\"; }}\n",

@@ -111,7 +111,7 @@ fn converted_image_is_the_same_in_both_directions_and_thick_if_wanted() {
             &name,
         ];
         let report = extant_with(&[&words[..], &["--json"]].concat()).success();
-        assert_eq!(report.number("/size_bytes"), 40 * MIB, "{report}");
+        assert_eq!(report.number("/capacity_bytes"), 40 * MIB, "{report}");
         compare(text(&data), &name);
         assert_eq!(objects(image), bytes, "{image}");
         extant_with(&words).refused(4, &["rbd:rbd/", "has an image of this name"]);
@@ -121,7 +121,7 @@ fn converted_image_is_the_same_in_both_directions_and_thick_if_wanted() {
         let map = extant_with(&["map", "--json", &name]).success();
         assert_eq!(map.number("/files/0/summary/extant_bytes"), bytes, "{map}");
         let info = extant_with(&["image", "info", "--json", &name]).success();
-        assert_eq!(info.number("/size_bytes"), 40 * MIB);
+        assert_eq!(info.number("/capacity_bytes"), 40 * MIB);
     }
     let reserved = ["image", "convert", "--preallocation", "falloc", text(&data)];
     let name = ceph.name("reserved");

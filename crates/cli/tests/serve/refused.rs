@@ -149,7 +149,8 @@ fn arguments_that_contradict_each_other_are_refused() {
     serve(&stand, &["x=a.raw", "x=b.raw"]).refused(4, &["two exports"]);
     let serving = stand.serve(&["a.raw"]);
     let socket = ["b.raw", "--socket", "s"];
-    run(&mut stand.command(&socket)).refused(4, &["another process listens there"]);
+    let who = format!("extant (pid {}) listens there", serving.running.pid());
+    run(&mut stand.command(&socket)).refused(4, &[&who]);
     serving.end();
 }
 

@@ -44,10 +44,11 @@ fn background_server_is_reported_and_releases_descriptors_and_terminal() {
     // A reader of all output reaches its end: no process keeps stdout or stderr open.
     let answer = run(&mut stand.command(&words)).success();
     assert_eq!(answer.stdout.lines().count(), 1, "{answer}");
+    answer.valid_json("serve");
     assert_eq!(answer.text("/event"), "serving");
     assert_eq!(answer.text("/exports/0/name"), "a.raw");
     assert_eq!(answer.text("/exports/0/access"), "read-only");
-    assert_eq!(answer.number("/exports/0/size_bytes"), MIB);
+    assert_eq!(answer.number("/exports/0/capacity_bytes"), MIB);
     assert_eq!(answer.text("/exports/0/aio"), "auto");
     let pid = answer.number("/pid");
     assert_eq!(

@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod running;
+pub mod schema;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -160,6 +161,14 @@ impl Answer {
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
+    }
+
+    /// Stdout as the JSON of `command`, valid against the published schema.
+    #[track_caller]
+    pub fn valid_json(&self, command: &str) -> Value {
+        let json = self.json();
+        schema::assert_valid([(command, &json)]);
+        json
     }
 
     /// A number in the JSON on stdout, by its JSON pointer.

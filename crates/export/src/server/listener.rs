@@ -188,9 +188,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
 /// Binds to a path; the umask decides who may connect.
 fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     socket_file::bind(path, 0o777, sends_greeting).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::from(error)
-            .with_kind(ErrorKind::InUse)
-            .detail("another process listens there, or it is no socket"),
+        io::ErrorKind::AddrInUse => Error::new(ErrorKind::InUse).detail(error.to_string()),
         _ => error.into(),
     })
 }

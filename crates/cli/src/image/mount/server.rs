@@ -47,7 +47,7 @@ struct Ready {
     file: String,
     image: String,
     access: &'static str,
-    size_bytes: u64,
+    capacity_bytes: u64,
     pid: u32,
 }
 
@@ -57,7 +57,7 @@ impl Ready {
             "{}: mounted at {}, {}, {}, by process {}",
             print::path(Path::new(&self.image)),
             print::path(Path::new(&self.file)),
-            ByteSize(self.size_bytes),
+            ByteSize(self.capacity_bytes),
             self.access,
             self.pid
         )
@@ -127,7 +127,7 @@ fn serve(
     options
         .source
         .get_or_insert_with(|| held.to_string_lossy().into_owned());
-    let size_bytes = source.device.geometry().size;
+    let capacity_bytes = source.device.geometry().size;
     let (reporter, image) = (Arc::clone(log), source.path.clone());
     let file = DeviceFile::new(
         source.device.clone(),
@@ -152,7 +152,7 @@ fn serve(
         .into_owned(),
         image: source.path.to_string_lossy().into_owned(),
         access: args.source.access().name(),
-        size_bytes,
+        capacity_bytes,
         pid: std::process::id(),
     };
     let line = if args.json {
