@@ -11,7 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-const VARIABLE: &str = "EXTANT_TEST_CLAIMS";
+/// The directory of the claims.
+pub const VARIABLE: &str = "EXTANT_TEST_CLAIMS";
 
 /// Makes the runner of `cargo`'s programs claim them in `directory`.
 pub fn share(cargo: &mut Command, directory: &Path) {
