@@ -78,7 +78,7 @@ fn supervise(command: &mut Command, limit: Duration) -> Result<Outcome> {
     // Children whose parent ends become ours, so that none is lost from sight.
     unix::set_child_subreaper(Some(unix::getpid())).context("child subreaper")?;
     let connections = fuse_connections();
-    // What a test runs by this runner is its own.
+    // A test that uses this runner claims nothing.
     command.env_remove(claims::VARIABLE);
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("{command:?} does not start"))?;

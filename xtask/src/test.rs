@@ -4,7 +4,6 @@
 //! file system or a privilege is missing (docs/testing.md).
 
 use std::io::{self, Seek};
-use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result};

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(describe_below(&directory.path().join("b")), None);
     }
 
-    /// What is seen of `child`, which is killed then. It has its name only once it runs.
+    /// The result of looking at `child`, which is then killed. It has its name only once it runs.
     #[track_caller]
     fn seen_while<T>(child: &mut Child, mut look: impl FnMut() -> Option<T>) -> T {
         let seen = (0..500).find_map(|_| {

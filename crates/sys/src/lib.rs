@@ -3,16 +3,16 @@
 //! Module layers, lowest first:
 //!
 //! 1. `buffer`, `cpus`, `direct`, `end_signal`, `fiemap`, `identity`, `inherited`, `mounted`,
-//!    `mounts`, `nvme`, `polling`, `process`, `range_lock`, `scsi`, `shared`, `socket_file`, `wait`,
-//!    `write_out`: memory aligned for direct I/O; the CPUs of a thread; direct I/O on and off; the
-//!    end of calls as a signal; extent maps; whether two paths are one file; inherited descriptors;
-//!    ioctls of a mount of Extant; tables of mounts; properties of NVMe namespaces; polling before
-//!    a blocking call; names of processes; open file description locks, as QEMU uses them; properties of SCSI disks;
-//!    memory shared with a virtual machine; listening sockets in the file system; waiting for locks
-//!    of other processes; write-out of cached data
-//! 2. `call`, `device_mapper`, `extents`, `loop_device`: one system call with the memory that it
-//!    uses; tables of the device mapper; sources of the extent map; which loop device has a file as
-//!    its backing file
+//!    `mounts`, `nvme`, `polling`, `process`, `range_lock`, `scsi`, `shared`, `wait`, `write_out`:
+//!    memory aligned for direct I/O; the CPUs of a thread; direct I/O on and off; the end of calls
+//!    as a signal; extent maps; whether two paths are one file; inherited descriptors; ioctls of a
+//!    mount of Extant; tables of mounts; properties of NVMe namespaces; polling before a blocking
+//!    call; names of other processes; open file description locks, as QEMU uses them; properties
+//!    of SCSI disks; memory shared with a virtual machine; waiting for locks of other processes;
+//!    write-out of cached data
+//! 2. `call`, `device_mapper`, `extents`, `loop_device`, `socket_file`: one system call with the
+//!    memory that it uses; tables of the device mapper; sources of the extent map; which loop
+//!    device has a file as its backing file; listening sockets in the file system
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
 //! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
 //!    layers below a file

@@ -3,11 +3,15 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
-/// `qemu-nbd (pid 17)`; the name is empty where the process is not visible.
+/// `qemu-nbd (pid 17)`.
 pub fn describe(pid: u32) -> String {
-    format!("{} (pid {pid})", name(pid))
+    match name(pid).as_str() {
+        "" => format!("a process (pid {pid})"),
+        name => format!("{name} (pid {pid})"),
+    }
 }
 
 /// Name of the program, as in `/proc/PID/comm`; empty where the process is not visible.
@@ -18,9 +22,11 @@ pub fn name(pid: u32) -> String {
 }
 
 /// The process at the other end, described; the one that listened, where `stream` was connected.
+/// `None` for a process of another PID namespace.
 pub fn peer(stream: &UnixStream) -> Option<String> {
-    let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero();
-    Some(describe(u32::try_from(pid.get()).ok()?))
+    let peer = getsockopt(stream, PeerCredentials).ok()?;
+    let pid = u32::try_from(peer.pid()).ok().filter(|&pid| pid != 0)?;
+    Some(describe(pid))
 }
 
 #[cfg(test)]
@@ -36,6 +42,6 @@ mod tests {
             peer(&near),
             Some(format!("{} (pid {own})", comm.trim_end()))
         );
-        assert_eq!(describe(u32::MAX), format!(" (pid {})", u32::MAX));
+        assert_eq!(describe(u32::MAX), "a process (pid 4294967295)");
     }
 }

@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::process;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_to, listen, socket_with,
 };
+
+use crate::process;
 
 /// Longest wait for a killed server that still has its socket.
 const OLD_SERVER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -57,8 +58,8 @@ impl SocketFile {
 /// connections, and for whose connection `is_serving` returns false before its second argument.
 ///
 /// # Errors
-/// `AddrInUse`, which tells what is there: the process that listens, or a file that is no socket;
-/// those of the system.
+/// `AddrInUse` with the process that listens there, or if the path is no socket; those of the
+/// system.
 pub fn bind(
     path: &Path,
     mode: u32,
