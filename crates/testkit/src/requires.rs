@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 use crate::command;
 
-/// The distribution's Python, which has the modules of [`packages`](crate::packages).
+/// The distribution's Python, which has the modules that its packages install.
 pub const PYTHON: &str = "/usr/bin/python3";
 
 /// A requirement of a test, and whether it is met.

@@ -229,7 +229,10 @@ mark list; as extant ublk list --json
 as head -c 1000000 /dev/urandom > /mnt/user/data
 as dd if=/mnt/user/data of=$disk conv=fsync status=none
 mark same; as cmp -n 1000000 /mnt/user/a.raw /mnt/user/data && echo same
-mark killed; kill -9 $server; ends
+kill -9 $server
+# The driver removes the disk some time after the process has ended.
+for try in $(seq 300); do test -e $disk || break; sleep 0.1; done
+mark killed; ends
 mark others; chown 0 /mnt/user/a.raw; as extant serve /mnt/user/a.raw --ublk 2>&1 || echo "status $?"
 "#;
     let said = Sections::of(Bus::Virtio, 600 * MIB, &format!("{FUNCTIONS}{script}"));
