@@ -4,6 +4,7 @@
 //! file system or a privilege is missing (docs/testing.md).
 
 use std::io::{self, Seek};
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -46,8 +47,7 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     if test_args.is_empty() && build_args(cargo_args).len() == cargo_args.len() {
         all(workspace, &runner, cargo_args)?;
     } else {
-        let mut test = workspace.cargo(&["test", "--config", &runner]);
-        test.env("EXTANT_TEST_STRICT", "1");
+        let mut test = cargo_test(workspace, &runner);
         if !chooses_packages(cargo_args) {
             test.arg("--workspace");
         }
@@ -69,10 +69,10 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
 fn all(workspace: &Workspace, runner: &str, cargo_args: &[String]) -> Result<()> {
     let claims = tempfile::tempdir().context("a temporary directory")?;
     let cargo = |targets: &[&str]| {
-        let mut test = workspace.cargo(&["test", "--config", runner]);
+        let mut test = cargo_test(workspace, runner);
         // All failures are shown, as CI runs once.
         test.args(["--workspace", "--no-fail-fast"]).args(targets);
-        test.args(cargo_args).env("EXTANT_TEST_STRICT", "1");
+        test.args(cargo_args);
         claims::share(&mut test, claims.path());
         test
     };
@@ -92,6 +92,13 @@ fn all(workspace: &Workspace, runner: &str, cargo_args: &[String]) -> Result<()>
     printed.rewind()?;
     io::copy(&mut printed, &mut io::stdout())?;
     first.and(second)
+}
+
+/// `cargo test` whose tests fail where they lack something.
+fn cargo_test(workspace: &Workspace, runner: &str) -> Command {
+    let mut test = workspace.cargo(&["test", "--config", runner]);
+    test.env("EXTANT_TEST_STRICT", "1");
+    test
 }
 
 /// Cargo's setting that runs test programs by `xtask run-test`.

@@ -52,11 +52,11 @@ fn other_processes() -> Vec<u32> {
 }
 
 fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
-    let entries = Path::new("/proc").join(pid.to_string());
+    let place = Path::new("/proc").join(pid.to_string());
     let mut is_holder = false;
     let mut may_write = false;
     for directory in ["fd", "map_files"] {
-        let Ok(entries) = fs::read_dir(entries.join(directory)) else {
+        let Ok(entries) = fs::read_dir(place.join(directory)) else {
             continue;
         };
         for entry in entries.flatten() {
@@ -90,10 +90,10 @@ pub fn describe(path: &Path) -> Option<String> {
 pub fn describe_below(directory: &Path) -> Option<String> {
     let uses = |link: &Path| fs::read_link(link).is_ok_and(|path| path.starts_with(directory));
     let user = |pid: u32| {
-        let entries = Path::new("/proc").join(pid.to_string());
-        let opened = ["fd", "map_files"].map(|list| fs::read_dir(entries.join(list)));
+        let place = Path::new("/proc").join(pid.to_string());
+        let opened = ["fd", "map_files"].map(|list| fs::read_dir(place.join(list)));
         let mut opened = opened.into_iter().flatten().flatten().flatten();
-        let is_user = ["cwd", "root", "exe"].map(|link| uses(&entries.join(link)));
+        let is_user = ["cwd", "root", "exe"].map(|link| uses(&place.join(link)));
         (is_user.contains(&true) || opened.any(|entry| uses(&entry.path())))
             .then(|| process::describe(pid))
     };

@@ -51,11 +51,11 @@ fn closed(schema: &Value, is_use: bool) -> Value {
     let Value::Object(parts) = schema else {
         return schema.clone();
     };
-    let inner = |parts: &Value| -> Value {
+    let by_name = |parts: &Value, is_use| -> Value {
         let parts = parts.as_object().expect("schemas by name");
         let closed = parts
             .iter()
-            .map(|(name, part)| (name.clone(), closed(part, true)));
+            .map(|(name, part)| (name.clone(), closed(part, is_use)));
         closed.collect::<Map<_, _>>().into()
     };
     let list = |parts: &Value| -> Value {
@@ -66,12 +66,8 @@ fn closed(schema: &Value, is_use: bool) -> Value {
         .iter()
         .map(|(key, part)| {
             let part = match key.as_str() {
-                "properties" => inner(part),
-                "$defs" => {
-                    let parts = part.as_object().expect("definitions by name").iter();
-                    let closed = parts.map(|(name, part)| (name.clone(), closed(part, false)));
-                    closed.collect::<Map<_, _>>().into()
-                }
+                "properties" => by_name(part, true),
+                "$defs" => by_name(part, false),
                 "items" => closed(part, true),
                 "anyOf" | "allOf" => list(part),
                 _ => part.clone(),
