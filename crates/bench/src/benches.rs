@@ -12,6 +12,7 @@ mod fragments;
 mod images;
 mod mballoc;
 pub(crate) mod methods;
+mod modes;
 pub(crate) mod mount;
 mod neighbour;
 mod pool;
@@ -39,6 +40,7 @@ pub const ALL: &[&dyn Bench] = &[
     &stack::Stack,
     &mount::Mount,
     &images::Images,
+    &modes::Modes,
     &fragments::Fragments,
     &exports::Exports,
     &pool::Pool,

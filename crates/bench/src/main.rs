@@ -264,7 +264,7 @@ fn measure(arguments: Arguments) -> Result<ExitCode> {
 }
 
 /// The benches that `--only` is for.
-const SELECTIVE: [&str; 4] = ["images", "exports", "mount", "fragments"];
+const SELECTIVE: [&str; 5] = ["images", "modes", "exports", "mount", "fragments"];
 
 fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report> {
     ensure!(

@@ -7,8 +7,6 @@
 //!   ([`server`]). fio's NBD engine is the client of both ([`load`]).
 //! - On the machine's disk, and on ext4 over a loop device over memory, where the disk is no limit
 //!   (not with `--quick`).
-//! - The same writes by the way of host I/O (`--aio` of both servers), also durable, on XFS, and
-//!   with clusters filled ([`modes`]).
 //! - Reference: the kernel without a server ([`floor`]).
 //! - Creation times of the images ([`creation`]).
 
@@ -16,7 +14,6 @@ mod creation;
 mod floor;
 pub(super) mod image;
 mod load;
-mod modes;
 pub(super) mod server;
 
 use std::fs::{self, File};
@@ -35,16 +32,16 @@ use crate::needs::Need;
 pub struct Images;
 
 /// Names of the locations: ext4 and XFS, on the machine's disk and over memory.
-const DISK: &str = "disk";
-const LOOP: &str = "loop";
-const DISK_XFS: &str = "xfs on disk";
-const LOOP_XFS: &str = "xfs on loop";
+pub(super) const DISK: &str = "disk";
+pub(super) const LOOP: &str = "loop";
+pub(super) const DISK_XFS: &str = "xfs on disk";
+pub(super) const LOOP_XFS: &str = "xfs on loop";
 
 /// A location of the images.
-struct ImageLocation {
-    name: &'static str,
-    path: PathBuf,
-    size: u64,
+pub(super) struct ImageLocation {
+    pub(super) name: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
     /// Mounted as long as this lives.
     _scratch: Option<Scratch>,
 }
@@ -66,7 +63,6 @@ impl Bench for Images {
             Need::Program("fallocate"),
             Need::Program("filefrag"),
             Need::Program("mkfs.ext4"),
-            Need::Program("mkfs.xfs"),
             Need::Root,
         ]
     }
@@ -88,13 +84,12 @@ impl Bench for Images {
                 Goal::at_least(creation::FULL_WARM, 1.2, ""),
                 Goal::at_least(creation::FULL_COLD, 4.0, ""),
                 Goal::at_most(creation::EXTENTS, 1.0, ""),
-                Goal::at_least(modes::FULL_OVER_FALLOC, 1.5, ""),
             ]
         }
     }
 
     fn disk_bytes(&self, options: &Options) -> u64 {
-        size(options) + (1 << 30) + modes::disk_bytes(options)
+        size(options) + (1 << 30)
     }
 
     fn run(&self, context: &Context) -> Result<Outcome> {
@@ -124,14 +119,13 @@ impl Bench for Images {
                 floor::measure(context, &places, &mut outcome)?;
             }
         }
-        modes::measure(context, &mut outcome)?;
         Ok(outcome)
     }
 }
 
 impl ImageLocation {
     /// Of images of `size`.
-    fn new(context: &Context, name: &'static str, size: u64) -> Result<Self> {
+    pub(super) fn new(context: &Context, name: &'static str, size: u64) -> Result<Self> {
         let device = size + size / 4 + (512 << 20);
         let in_memory = |filesystem| {
             let scratch = Scratch::builder(filesystem, device).memory(device + (device >> 4));

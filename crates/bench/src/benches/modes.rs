@@ -1,5 +1,8 @@
-//! The table of "Preallocation modes of qcow2" (docs/background.md) by the way of host I/O: 4 KiB
-//! random writes to images of each kind, with each `--aio` of both servers.
+//! `modes`: disk images of each kind and mode written by each way of host I/O, compared with
+//! qemu-nbd.
+//!
+//! The table of "Preallocation modes of qcow2" (docs/background.md), with each `--aio` of both
+//! servers: 4 KiB random writes by fio's NBD engine.
 //!
 //! - On ext4 and XFS, each on the machine's disk and in memory. The disk's XFS is on a direct loop
 //!   device over a file that is written already, so that nothing converts below it.
@@ -17,18 +20,23 @@ use std::fs;
 use anyhow::Result;
 use extant_space::ByteSize;
 
-use super::image::{Kind, Side};
-use super::server::{Aio, Fill, Serving, shown};
-use super::{DISK, DISK_XFS, ImageLocation, LOOP, LOOP_XFS};
-use crate::bench::{Context, Options, Outcome, rounds};
+use super::images::image::{Kind, Side};
+use super::images::server::{Aio, Fill, Serving, shown};
+use super::images::{DISK, DISK_XFS, ImageLocation, LOOP, LOOP_XFS};
+use crate::bench::{Bench, Context, Options, Outcome, rounds};
 use crate::fio::Fio;
+use crate::goal::Goal;
 use crate::measured;
 use crate::metrics::Metrics;
+use crate::needs::Need;
 use crate::table::{self, Table, number};
+
+/// The bench.
+pub struct Modes;
 
 /// Durable writes to `full` images over those to `falloc`: the least of formats and engines of
 /// ours, on ext4 on the machine's disk.
-pub(super) const FULL_OVER_FALLOC: &str = "durable-full-over-falloc";
+const FULL_OVER_FALLOC: &str = "durable-full-over-falloc";
 
 const RATE: &str = "requests/s";
 
@@ -43,12 +51,12 @@ enum Workload {
 
 impl Workload {
     fn fio(self, context: &Context, uri: &str, size: u64) -> Fio {
-        let job = Fio::nbd("modes", uri)
+        let job = Fio::nbd("write", uri)
             .set("rw", "randwrite")
             .set("bs", "4k")
             .set("size", size)
             .set("time_based", 1)
-            .set("runtime", context.options.pick(5, 1));
+            .set("runtime", context.options.pick(3, 1));
         match self {
             Self::Async => job.set("iodepth", 64),
             Self::Durable => job.set("iodepth", 1).set("fsync", 1),
@@ -99,20 +107,15 @@ impl Cell {
     }
 
     fn name(self, row: &Row) -> String {
-        format!("modes, {row}, {} {}", self.side, self.aio)
+        format!("{row}, {} {}", self.side, self.aio)
     }
-}
-
-/// Most bytes on the machine's disk: the file of the XFS there, and an image.
-pub(super) fn disk_bytes(options: &Options) -> u64 {
-    size(options, DISK_XFS) * 5 / 2 + (1 << 30)
 }
 
 fn size(options: &Options, place: &str) -> u64 {
     let size = options.size(4 << 30, 128 << 20);
     match place {
         DISK | DISK_XFS => size,
-        _ => size.min(2 << 30),
+        _ => size.min(1 << 30),
     }
 }
 
@@ -149,43 +152,67 @@ fn is_wanted(options: &Options, row: &Row, cell: Cell) -> bool {
         && (is_quick || !options.quick || !options.only.is_empty())
 }
 
-/// Takes the samples, evaluates the goal and adds the table.
-pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
-    let rows = rows();
-    let mut samples = Vec::new();
-    let mut places: Vec<ImageLocation> = Vec::new();
-    for row in &rows {
-        for cell in Cell::all().filter(|&cell| is_wanted(&context.options, row, cell)) {
-            let known = places.iter().position(|place| place.name == row.place);
-            let place = known.unwrap_or(places.len());
-            if known.is_none() {
-                let size = size(&context.options, row.place);
-                places.push(ImageLocation::new(context, row.place, size)?);
+impl Bench for Modes {
+    fn name(&self) -> &'static str {
+        "modes"
+    }
+
+    fn about(&self) -> &'static str {
+        "images of each mode written by each way of host I/O: extant serve beside qemu-nbd"
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[
+            Need::Program("fio"),
+            Need::Program("qemu-img"),
+            Need::Program("qemu-nbd"),
+            Need::Program("mkfs.ext4"),
+            Need::Program("mkfs.xfs"),
+            Need::Root,
+        ]
+    }
+
+    fn goals(&self) -> &'static [Goal] {
+        const { &[Goal::at_least(FULL_OVER_FALLOC, 1.5, "")] }
+    }
+
+    /// The file of the XFS on the disk, and an image.
+    fn disk_bytes(&self, options: &Options) -> u64 {
+        size(options, DISK_XFS) * 5 / 2 + (1 << 30)
+    }
+
+    fn run(&self, context: &Context) -> Result<Outcome> {
+        let rows = rows();
+        let mut outcome = Outcome::default();
+        let mut samples = Vec::new();
+        let mut places: Vec<ImageLocation> = Vec::new();
+        for row in &rows {
+            for cell in Cell::all().filter(|&cell| is_wanted(&context.options, row, cell)) {
+                let known = places.iter().position(|place| place.name == row.place);
+                let place = known.unwrap_or(places.len());
+                if known.is_none() {
+                    let size = size(&context.options, row.place);
+                    places.push(ImageLocation::new(context, row.place, size)?);
+                }
+                samples.push((place, row, cell));
             }
-            samples.push((place, row, cell));
         }
+        let sizes = places
+            .iter()
+            .map(|place| format!("{} on {}", ByteSize(place.size), place.name));
+        outcome.title = format!("images of {}", sizes.collect::<Vec<_>>().join(", "));
+        for (round, at) in rounds(context.options.runs(3, 1), samples.len()) {
+            let (place, row, cell) = samples[at];
+            let name = cell.name(row);
+            context.step(format!("round {}: {name}", round + 1));
+            sample(context, &places[place], row, cell, &name, &mut outcome)?;
+        }
+        if let Some(least) = full_over_falloc(&outcome.metrics)? {
+            outcome.goals.insert(FULL_OVER_FALLOC, least.into());
+        }
+        outcome.tables.push(table(&rows, &outcome.metrics));
+        Ok(outcome)
     }
-    if samples.is_empty() {
-        return Ok(());
-    }
-    for (round, at) in rounds(context.options.runs(3, 1), samples.len()) {
-        let (place, row, cell) = samples[at];
-        let name = cell.name(row);
-        context.step(format!("round {}: {name}", round + 1));
-        sample(context, &places[place], row, cell, &name, outcome)?;
-    }
-    let sizes = places
-        .iter()
-        .map(|place| format!("{} on {}", ByteSize(place.size), place.name));
-    outcome.notes.push(format!(
-        "modes: images of {}",
-        sizes.collect::<Vec<_>>().join(", ")
-    ));
-    if let Some(least) = full_over_falloc(&outcome.metrics)? {
-        outcome.goals.insert(FULL_OVER_FALLOC, least.into());
-    }
-    outcome.tables.push(table(&rows, &outcome.metrics));
-    Ok(())
 }
 
 fn sample(
