@@ -29,6 +29,7 @@ fn words(remedy: Remedy) -> &'static str {
         Remedy::ReserveOnly => "--preallocation falloc only reserves, where the file system can",
         Remedy::WriteZeros => "--preallocation full writes it instead",
         Remedy::Unshare => "--unshare gives them space of their own",
+        Remedy::ResumeJob => "extant job resume continues it, extant job cancel undoes it",
         Remedy::MetadataZeroes => "--zeroes metadata leaves it as it is below",
         _ => "see --help",
     }

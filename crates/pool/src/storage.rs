@@ -27,7 +27,7 @@ use extant_hostfs::{
 };
 use extant_image::NewImage;
 use extant_rbd::PoolStatistics;
-use extant_space::{ByteRange, CancelToken, Control, Result, SpaceFile};
+use extant_space::{ByteRange, CancelToken, Control, Error, Result, SpaceFile};
 
 use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
@@ -226,6 +226,12 @@ pub(crate) trait Storage: Send + Sync {
     /// Figures of the cluster about its space; `None` if the storage is in none.
     fn cluster_statistics(&self) -> Result<Option<PoolStatistics>> {
         Ok(None)
+    }
+
+    /// Whether a job that `error` stops keeps its unfinished file, as others may remove the cause.
+    fn keeps_work_after(&self, error: &Error) -> bool {
+        let _ = error;
+        false
     }
 
     /// Gives a raw volume another size in one step, with the space of a larger one prepared; false

@@ -29,6 +29,8 @@ pub enum Remedy {
     WriteZeros,
     /// Copy shared extents to private ones.
     Unshare,
+    /// Continue the job, which kept its work, or cancel it.
+    ResumeJob,
     /// Leave the zeros to the metadata of the layers below.
     MetadataZeroes,
 }

@@ -263,6 +263,38 @@ impl Ceph {
         command
     }
 
+    /// Lowers the share of its room that the cluster may fill, and waits until the pool is full.
+    ///
+    /// # Panics
+    /// When it does not become full.
+    #[track_caller]
+    pub fn fill(&self) {
+        self.set_ratios(["0.001", "0.002", "0.003"]);
+        self.wait_for("a full pool", |ceph| {
+            ceph.ask(&["health", "detail"]).contains("POOL_FULL")
+        });
+    }
+
+    /// Undoes [`Self::fill`], and waits until the monitors know that there is room.
+    ///
+    /// # Panics
+    /// When the pool stays full.
+    #[track_caller]
+    pub fn drain(&self) {
+        self.set_ratios(["0.85", "0.9", "0.95"]);
+        self.wait_for("a pool that is not full", |ceph| {
+            !ceph.ask(&["health", "detail"]).contains("POOL_FULL")
+        });
+        self.wait_for_figures();
+    }
+
+    fn set_ratios(&self, ratios: [&str; 3]) {
+        let kinds = ["nearfull", "backfillfull", "full"];
+        for (kind, ratio) in kinds.into_iter().zip(ratios) {
+            self.ask(&["osd", &format!("set-{kind}-ratio"), ratio]);
+        }
+    }
+
     /// Stops a daemon that stores objects, without its notice: it keeps its connections.
     ///
     /// # Panics

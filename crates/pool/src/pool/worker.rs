@@ -7,9 +7,12 @@
 
 use std::fs::File;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Result};
+use extant_space::{
+    CancelToken, Control, Error, ErrorKind, Progress, ProgressSink, Remedy, Result,
+};
 
 use super::{Pool, queue};
 use crate::job::{JobId, JobState, Operation, Outcome, Record, RunFile, Stage};
@@ -78,7 +81,8 @@ impl<'p> Job<'p> {
     ///
     /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the
     /// pool is as before, except for data already wiped and for an interrupted job, which can be
-    /// resumed.
+    /// resumed: after a stop if `on_stop` says so, and where the storage fails in a way that others
+    /// can mend.
     pub fn run(self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
         self.run_reporting(on_stop, control).map(drop)
     }
@@ -105,6 +109,11 @@ impl<'p> Job<'p> {
             self.record.report(JobState::Interrupted);
             return Err(error);
         }
+        let is_kept = |storage: &Box<dyn Storage>| storage.keeps_work_after(&error);
+        if storage.as_ref().is_some_and(is_kept) && !self.run.must_stop() {
+            self.record.report(JobState::Interrupted);
+            return Err(error.remedy(Remedy::ResumeJob));
+        }
         let undone = if has_begun || storage.is_some() {
             self.roll_back()
         } else {
@@ -115,7 +124,7 @@ impl<'p> Job<'p> {
         match undone {
             Ok(()) => self.end(Err(error)).map(|()| Done::default()),
             // The job stays interrupted until the disk answers again.
-            Err(_) => Err(error),
+            Err(_) => Err(error.remedy(Remedy::ResumeJob)),
         }
     }
 
@@ -149,9 +158,14 @@ impl<'p> Job<'p> {
         let rate = JobRate::new(self.record.options, self.pool.definition().limits());
         let (done, is_done) = channel::<()>();
         let (ended, has_ended) = channel::<()>();
-        std::thread::scope(|scope| {
-            scope.spawn(|| self.watch_for_stop(control.cancel, has_ended));
-            scope.spawn(|| self.publish_status(&status, &rate, is_done));
+        thread::scope(|scope| {
+            let no_thread = |error| Error::from(error).during("start a thread");
+            let watch = || self.watch_for_stop(control.cancel, has_ended);
+            let watching = thread::Builder::new().spawn_scoped(scope, watch);
+            watching.map_err(no_thread)?;
+            let publish = || self.publish_status(&status, &rate, is_done);
+            let publishing = thread::Builder::new().spawn_scoped(scope, publish);
+            publishing.map_err(no_thread)?;
             let control = Control::new(control.cancel, &progress);
             let turn = queue::wait_turn(self.pool, &self.state, &self.record, &status, control);
             let result = turn.and_then(|storage| {

@@ -246,6 +246,12 @@ impl Storage for RbdStorage {
         self.statistics().map(Some)
     }
 
+    /// The cluster has become full, by other clients: there was space when the job began. Errors
+    /// of this program have no error number.
+    fn keeps_work_after(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::NoSpace && error.os_errno().is_some()
+    }
+
     fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
         let access = match access {
             Access::Read => RbdAccess::ReadOnly,

@@ -80,16 +80,7 @@ fn full_cluster_refuses_writes_at_once_and_keeps_what_it_has() {
     device
         .write_at(&vec![1; 64 * MIB as usize], 0, Persistence::Fua)
         .unwrap();
-    for (kind, ratio) in [
-        ("nearfull", "0.05"),
-        ("backfillfull", "0.08"),
-        ("full", "0.1"),
-    ] {
-        ceph.ask(&["osd", &format!("set-{kind}-ratio"), ratio]);
-    }
-    ceph.wait_for("a full pool", |ceph| {
-        ceph.ask(&["health", "detail"]).contains("POOL_FULL")
-    });
+    ceph.fill();
     let started = Instant::now();
     let full = |_: &Ceph| match device.write_at(&[2; 4096], 128 * MIB, Persistence::Fua) {
         Ok(()) => false,

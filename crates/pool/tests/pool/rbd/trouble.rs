@@ -1,15 +1,16 @@
 //! Clusters that stop, keys and pools that are wrong.
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::time::{Duration, Instant};
 
 use extant_pool::{ClusterPlace, Definition, JobState, Leftovers, OnStop, Operation, Pool};
-use extant_space::{CancelToken, Control, ErrorKind, MappedProgress, Progress, Silent};
-use extant_testkit::ceph::{Ceph, POOL};
+use extant_space::{CancelToken, Control, ErrorKind, MappedProgress, Progress, Remedy, Silent};
+use extant_testkit::ceph::{Ceph, CephOptions, POOL};
 use extant_testkit::require;
 
 use super::{Stand, define, full, limits, moved, noise, place};
-use crate::stand::{MIB, assert_at_rest, at_rate, names, run, upload};
+use crate::stand::{MIB, assert_at_rest, at_rate, download, names, run, submit, upload};
 
 /// The pool of a stand, through a configuration with short time limits.
 fn impatient(stand: &Stand) -> Pool {
@@ -65,7 +66,7 @@ fn job_whose_cluster_stops_is_interrupted_with_the_reason_and_resumed() {
     require!(Ceph::requirement());
     let stand = Stand::with_daemons("stops");
     let pool = impatient(&stand);
-    let (cancel, frozen) = (CancelToken::new(), std::cell::Cell::new(false));
+    let (cancel, frozen) = (CancelToken::new(), Cell::new(false));
     let sink = MappedProgress {
         update: |progress: Progress| {
             if moved(progress) >= 8 * MIB && !frozen.replace(true) {
@@ -93,6 +94,95 @@ fn job_whose_cluster_stops_is_interrupted_with_the_reason_and_resumed() {
 }
 
 #[test]
+fn job_that_meets_a_full_cluster_is_kept_and_resumed_or_undone() {
+    require!(Ceph::requirement());
+    let stand = Stand::with_daemons("fills");
+    // The cluster counts what it has now and then.
+    stand.put("before", &noise(16 * MIB));
+    let interrupted_by_full = |volume: &str| {
+        let filled = Cell::new(false);
+        let sink = MappedProgress {
+            update: |progress: Progress| {
+                if moved(progress) >= 8 * MIB && !filled.replace(true) {
+                    stand.ceph.fill();
+                }
+            },
+            caller: &Silent,
+        };
+        let create = full(volume, 24 * MIB);
+        let job = stand.pool.submit(create, at_rate(16 * MIB)).unwrap();
+        let id = job.id();
+        let cancel = CancelToken::new();
+        let failed = job.run(OnStop::Cancel, Control::new(&cancel, &sink));
+        let failed = failed.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::NoSpace, "{failed}");
+        assert_eq!(failed.remedies(), [Remedy::ResumeJob]);
+        assert_eq!(stand.pool.job(id).unwrap().state, JobState::Interrupted);
+        assert!(!names(&stand.pool).contains(&volume.to_owned()));
+        id
+    };
+    let kept = interrupted_by_full("kept");
+    let still_full = run(stand.pool.resume(kept).unwrap()).unwrap_err();
+    assert_eq!(still_full.kind(), ErrorKind::NoSpace, "{still_full}");
+    assert_eq!(stand.pool.job(kept).unwrap().state, JobState::Interrupted);
+    stand.ceph.drain();
+    run(stand.pool.resume(kept).unwrap()).unwrap();
+    assert_eq!(stand.used("kept"), 24 * MIB);
+    let undone = interrupted_by_full("undone");
+    stand.ceph.drain();
+    stand.pool.cancel(undone).unwrap();
+    assert_eq!(names(&stand.pool), ["before", "kept"]);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn death_of_a_daemon_with_a_copy_left_does_not_stop_a_job() {
+    require!(Ceph::requirement());
+    let mut ceph = Ceph::start(CephOptions {
+        osds: 2,
+        copies: 2,
+        manager: true,
+        ..CephOptions::default()
+    });
+    ceph.wait_for_figures();
+    let directory = tempfile::tempdir().unwrap();
+    let place = ClusterPlace {
+        namespace: None,
+        ..place(&ceph, "")
+    };
+    let pool = define(place, directory.path()).unwrap();
+    let source = directory.path().join("source");
+    fs::write(&source, noise(24 * MIB)).unwrap();
+    let dead = RefCell::new(&mut ceph);
+    for (operation, osd) in [
+        (Operation::Upload(upload("copy", &source)), Some(1)),
+        (full("thick", 24 * MIB), None),
+    ] {
+        let left = Cell::new(osd);
+        let sink = MappedProgress {
+            update: |progress: Progress| {
+                if moved(progress) >= 8 * MIB
+                    && let Some(osd) = left.take()
+                {
+                    dead.borrow_mut().kill_osd(osd);
+                }
+            },
+            caller: &Silent,
+        };
+        let job = pool.submit(operation, at_rate(16 * MIB)).unwrap();
+        let cancel = CancelToken::new();
+        job.run(OnStop::Cancel, Control::new(&cancel, &sink))
+            .unwrap();
+        assert_eq!(left.get(), None);
+    }
+    let target = directory.path().join("target");
+    run(submit(&pool, Operation::Download(download("copy", &target))).unwrap()).unwrap();
+    assert!(fs::read(target).unwrap() == noise(24 * MIB));
+    assert_eq!(names(&pool), ["copy", "thick"]);
+    assert_at_rest(&pool);
+}
+
+#[test]
 fn frozen_monitor_is_reported_and_jobs_continue_without_it() {
     require!(Ceph::requirement());
     let stand = Stand::with_daemons("monitor");
@@ -101,7 +191,7 @@ fn frozen_monitor_is_reported_and_jobs_continue_without_it() {
     let waiting = pool.submit(full("b", 8 * MIB), at_rate(24 * MIB)).unwrap();
     let waiting_id = waiting.id();
     let cancel = CancelToken::new();
-    let frozen = std::cell::Cell::new(false);
+    let frozen = Cell::new(false);
     let sink = MappedProgress {
         update: |progress: Progress| {
             if moved(progress) >= 8 * MIB && !frozen.replace(true) {
