@@ -1,7 +1,8 @@
 //! `cargo xtask proof`: the bounded exhaustive tests, complete.
 //!
 //! Every sequence of one and two operations on the ext4 engine and on qcow2 images is cut at every
-//! device write; of the longer ones a part. CI runs a shard of the same tests. The output ends with
+//! device write; of the longer ones a part. Each system call of a command fails once with each
+//! error. CI runs a shard of the same tests. The output ends with
 //! one line for each of them, which docs/testing.md shows.
 
 use std::io::{BufRead, BufReader};
@@ -23,7 +24,7 @@ struct Part {
 
 const ALL: (&str, &str) = ("EXTANT_EXHAUSTIVE", "0/1");
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     Part {
         name: "ext4",
         package: "extant-ext4",
@@ -51,6 +52,13 @@ const PARTS: [Part; 4] = [
         program: "device",
         tests: "power::every::sampled",
         environment: &[("EXTANT_EXHAUSTIVE_SAMPLES", "20000")],
+    },
+    Part {
+        name: "calls",
+        package: "extant",
+        program: "failing",
+        tests: "each",
+        environment: &[ALL],
     },
 ];
 
@@ -104,7 +112,7 @@ fn counts(command: &mut Command) -> Result<Vec<String>> {
 fn keep_count(line: &str, lines: &mut Vec<String>) {
     let line = line.split_once(" ... ").map_or(line, |(_, rest)| rest);
     if let Some((name, _)) = line.split_once(": ")
-        && line.contains(" sequences, ")
+        && (line.contains(" sequences, ") || name == "failing calls")
     {
         lines.retain(|earlier| !earlier.starts_with(&format!("{name}: ")));
         lines.push(line.to_owned());
@@ -123,6 +131,7 @@ mod tests {
             "test a::b ... ext4, full, sampled: 5 sequences, 3 possible",
             "ext4, full, sampled: 10 sequences, 6 possible",
             "ext4, fast, sampled: 5 sequences, 3 possible",
+            "failing calls: 3 of 3, 0.1 s",
             "ok",
         ] {
             keep_count(line, &mut lines);
@@ -131,7 +140,8 @@ mod tests {
             lines,
             [
                 "ext4, full, sampled: 10 sequences, 6 possible",
-                "ext4, fast, sampled: 5 sequences, 3 possible"
+                "ext4, fast, sampled: 5 sequences, 3 possible",
+                "failing calls: 3 of 3, 0.1 s"
             ]
         );
     }

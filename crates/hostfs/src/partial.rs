@@ -65,7 +65,13 @@ impl Partial {
                 continue;
             };
             let fd = File::from(fd);
-            lock(&fd, &destination).map_err(|error| error.at(&path))?;
+            if let Err(error) = lock(&fd, &destination) {
+                // Nobody has it; a file in use is another run's.
+                if matches!(origin, Origin::Made) && error.kind() != ErrorKind::InUse {
+                    remove(&destination, &name);
+                }
+                return Err(error.at(&path));
+            }
             let own = rustix::fs::fstat(&fd).map_err(fail)?;
             match rustix::fs::statat(&destination.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) => {
@@ -92,7 +98,7 @@ impl Partial {
         }
         let file = opened.inspect_err(|_| {
             if own.st_size == 0 {
-                let _ = rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty());
+                remove(&destination, &name);
             }
         })?;
         Ok(Self {
@@ -199,6 +205,11 @@ fn in_use(file: &File, destination: &Destination) -> Error {
         .detail(format!("is being created by {who} at this moment"))
 }
 
+/// Removes a file that holds nothing. The error that the caller reports matters more than one here.
+fn remove(destination: &Destination, name: &OsStr) {
+    let _ = rustix::fs::unlinkat(&destination.directory, name, AtFlags::empty());
+}
+
 /// Removes the file of a run that was interrupted while it filled the file.
 fn remove_filled(destination: &Destination) -> Result<()> {
     let name = destination.filling_name();
@@ -262,6 +273,7 @@ fn lock(file: &File, destination: &Destination) -> Result<()> {
     let locked = poll_until(LAST_WRITES_TIMEOUT, LOCK_POLL_INTERVAL, || {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => None,
             answer => Some(answer),
         }
     });

@@ -23,6 +23,8 @@ pub const PACKAGES: &[&str] = &[
     "xfsprogs",
     // faulty, and mounts of our own: by themselves as root, and through fusermount3 otherwise
     "fuse3",
+    // system calls that fail
+    "strace",
     // programs at work inside a mount
     "diffutils",
     "git",

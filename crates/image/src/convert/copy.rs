@@ -51,8 +51,9 @@ impl Copy<'_> {
         thread::scope(|scope| {
             let (sender, copied) = mpsc::channel();
             for _ in 0..conversion.options.threads.max(1) {
+                let failed = sender.clone();
                 let sender = sender.clone();
-                scope.spawn(|| {
+                let spawned = thread::Builder::new().spawn_scoped(scope, || {
                     let sender = sender;
                     let mut buffers = match Buffers::new(conversion.base) {
                         Ok(buffers) => buffers,
@@ -75,6 +76,10 @@ impl Copy<'_> {
                         }
                     }
                 });
+                if let Err(error) = spawned {
+                    let error = Error::from(error).during("start a thread");
+                    let _ = failed.send(Err(error));
+                }
             }
             drop(sender);
             let mut done = 0;

@@ -191,9 +191,9 @@ impl Storage for DirectoryStorage<'_> {
         };
         let work = self.work()?;
         work.remove(PROBE)?;
-        let file = work.new_file(PROBE)?;
+        let file = work.new_file(PROBE);
         work.remove(PROBE)?;
-        Ok(rustix::fs::ioctl_ficlone(&file, source.as_file()).is_ok())
+        Ok(rustix::fs::ioctl_ficlone(&file?, source.as_file()).is_ok())
     }
 }
 
