@@ -83,9 +83,12 @@ pub(crate) fn check_is_known_to_libvirt(pool: &Pool) -> Result<()> {
             .detail(
                 "XML: volumes of libvirt's pools of type 'disk' have no names but their devices'",
             )),
-        PoolKind::Rbd => Err(Error::new(ErrorKind::Unsupported)
+        kind @ (PoolKind::Rbd | PoolKind::Lvm) => Err(Error::new(ErrorKind::Unsupported)
             .at(pool.definition().path())
-            .detail("XML: pools of kind 'rbd' are not described to libvirt")),
+            .detail(format!(
+                "XML: pools of kind '{}' are not described to libvirt",
+                kind.name()
+            ))),
         kind => Err(Error::new(ErrorKind::Unsupported)
             .at(pool.definition().path())
             .detail(format!(

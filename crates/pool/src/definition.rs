@@ -41,6 +41,8 @@ pub enum PoolKind {
     Disk,
     /// Images of a pool of a Ceph cluster.
     Rbd,
+    /// Logical volumes of an LVM volume group.
+    Lvm,
 }
 
 impl PoolKind {
@@ -51,6 +53,7 @@ impl PoolKind {
             Self::Ext4 => "ext4",
             Self::Disk => "disk",
             Self::Rbd => "rbd",
+            Self::Lvm => "lvm",
         }
     }
 }
@@ -217,6 +220,37 @@ impl Definition {
         })
     }
 
+    /// A pool of the logical volumes of a volume group, to be kept under `name`. `state` is the
+    /// state directory.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a default preallocation of thin volumes.
+    pub fn in_volume_group(
+        name: PoolName,
+        group: &str,
+        state: &Path,
+        limits: Limits,
+    ) -> Result<Self> {
+        if limits.preallocation != Preallocation::Full {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(
+                "logical volumes have all of their space: the preallocation of the pool is full",
+            ));
+        }
+        let inside = InImage {
+            directory: None,
+            state: Some(state),
+        };
+        Ok(Self {
+            kind: PoolKind::Lvm,
+            ..Self::in_image(name, &Path::new("/dev").join(group), &inside, limits)?
+        })
+    }
+
+    /// The volume group of a pool of kind `lvm`.
+    pub(crate) fn volume_group(&self) -> Option<&str> {
+        self.path.strip_prefix("/dev").ok()?.to_str()
+    }
+
     pub(crate) fn cluster(&self) -> Option<&ClusterPlace> {
         self.cluster.as_ref()
     }
@@ -235,7 +269,7 @@ impl Definition {
         self.kind
     }
 
-    /// Location of the volumes: a directory, an image, or a disk.
+    /// Location of the volumes: a directory, an image, a disk, or the directory of a volume group.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -250,7 +284,7 @@ impl Definition {
         match (&self.state, self.kind) {
             (Some(state), _) => state.clone(),
             (None, PoolKind::Dir) => self.path.join(STATE_DIRECTORY),
-            (None, PoolKind::Ext4 | PoolKind::Disk | PoolKind::Rbd) => {
+            (None, PoolKind::Ext4 | PoolKind::Disk | PoolKind::Rbd | PoolKind::Lvm) => {
                 let mut beside = self.path.as_os_str().to_owned();
                 beside.push(STATE_DIRECTORY);
                 beside.into()

@@ -2,9 +2,9 @@
 //!
 //! A [`Pool`] is a directory, on the host or in an ext4 file-system image that the engine drives
 //! without a mount. Its volumes are the files in it, raw or qcow2; or they are the partitions of a
-//! disk, or images of a Ceph cluster. The pool's state (jobs, unfinished files, a lock) is in the
-//! hidden directory `.extant`. Any directory is a pool; a [`Definition`] adds a name and
-//! [`Limits`].
+//! disk, logical volumes of a volume group, or images of a Ceph cluster. The pool's state (jobs,
+//! unfinished files, a lock) is in the hidden directory `.extant`. Any directory is a pool; a
+//! [`Definition`] adds a name and [`Limits`].
 //!
 //! Every long operation is a [`Job`]. It reserves its space before it starts, reports progress, can
 //! be cancelled by every user with access to the pool, and survives its process. An incomplete file

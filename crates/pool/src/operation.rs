@@ -43,9 +43,12 @@ pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<Done> {
 
 /// An error about a file of the pool's own is about the volume that it was to become.
 fn explain(work: &Work<'_>, error: Error) -> Error {
+    // Not of components: in some kinds it is the beginning of a name.
+    let inner = work.storage.work_path();
+    let inner = inner.as_os_str().as_encoded_bytes();
     let is_inner = error
         .path()
-        .is_some_and(|path| path.starts_with(work.storage.work_path()));
+        .is_some_and(|path| path.as_os_str().as_encoded_bytes().starts_with(inner));
     let volume = work.storage.path_of(work.record.operation.volume());
     if is_inner {
         error.about(volume)

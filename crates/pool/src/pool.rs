@@ -34,8 +34,8 @@ use crate::name::{PoolName, VolumeName};
 use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    Caller, DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin,
-    Purpose, RbdStore, Storage, Store,
+    Caller, DirectoryStorage, DiskStore, Ext4Image, Ext4Storage, ImageWaiter, LvmStore, Opening,
+    Pin, Purpose, RbdStore, Storage, Store,
 };
 
 pub use refresh::{Interrupted, Leftovers, Refreshed};
@@ -165,7 +165,7 @@ impl Pool {
                 image_of(&definition).check()?;
                 make_above(&definition)?;
             }
-            PoolKind::Disk | PoolKind::Rbd => make_above(&definition)?,
+            PoolKind::Disk | PoolKind::Rbd | PoolKind::Lvm => make_above(&definition)?,
         }
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
@@ -203,6 +203,18 @@ impl Pool {
                 )),
                 own: Self::state_beside(&definition)?,
             },
+            PoolKind::Lvm => {
+                let (group, identifier) = (definition.volume_group(), definition.identifier());
+                let (Some(group), Some(identifier)) = (group, identifier) else {
+                    return Err(Error::new(ErrorKind::Corrupt)
+                        .at(definition.path())
+                        .detail("the definition names no volume group"));
+                };
+                PoolLocation::Store {
+                    store: Box::new(LvmStore::new(group, identifier)),
+                    own: StatePlace::new(&definition.state())?,
+                }
+            }
             PoolKind::Rbd => {
                 let (place, identifier) = (definition.cluster(), definition.identifier());
                 let (Some(place), Some(identifier)) = (place, identifier) else {

@@ -9,10 +9,13 @@
 //! processes that have a file open, attributes) have a default for the others. An operation that
 //! needs a host file calls [`as_host`](VolumeFile::as_host).
 
+mod block_file;
 mod directory;
 mod disk;
 mod ext4;
+mod hidden;
 mod host_file;
+mod lvm;
 mod rbd;
 mod volume_locks;
 
@@ -35,6 +38,7 @@ use crate::name::VolumeName;
 pub(crate) use directory::DirectoryStorage;
 pub(crate) use disk::DiskStore;
 pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
+pub(crate) use lvm::LvmStore;
 pub(crate) use rbd::RbdStore;
 
 /// The attribute with the format of a volume.

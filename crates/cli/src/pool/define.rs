@@ -18,7 +18,8 @@ use crate::arguments::{parse_rate, parse_size};
 use crate::image_format::Mode;
 use crate::print;
 
-/// Give a directory, an ext4 image, a disk or a pool of a Ceph cluster a name and limits.
+/// Give a directory, an ext4 image, a disk, a volume group or a pool of a Ceph cluster a name and
+/// limits.
 ///
 /// A directory is made if there is none; its files become the pool's volumes. With --kind ext4 it
 /// is a directory inside an image or on a disk, which the pool drives itself: no other program may
@@ -27,6 +28,9 @@ use crate::print;
 ///
 /// With --kind disk the volumes are partitions of a disk or of the image of one: a blank disk gets
 /// a GUID partition table; an existing table is used only with --adopt.
+///
+/// With --kind lvm the volumes are logical volumes of an existing volume group, which the pool
+/// changes through the LVM tools. Other logical volumes in it are kept, and never changed.
 ///
 /// With --kind rbd the volumes are images of a pool of a Ceph cluster. The jobs of the pool are
 /// those of this machine; other machines define it as well, and no two of them get the same volume.
@@ -39,6 +43,7 @@ Examples:
   extant pool define disk --kind ext4 --target /dev/vdb --directory /volumes
   extant pool define bare --kind disk --path /dev/vdc
   extant pool define rest --kind disk --path /dev/vda --adopt
+  extant pool define thick --kind lvm --volume-group vg0
   extant pool define cloud --kind rbd --ceph-pool vms
   extant pool define team --kind rbd --ceph-pool vms --namespace team --id me
   extant pool define --xml vms.xml              as virsh pool-dumpxml writes it
@@ -50,7 +55,7 @@ pub struct DefineArgs {
     pub name: Option<PoolName>,
 
     /// The directory, the image or the disk
-    #[arg(required_unless_present_any = ["xml", "target", "ceph_pool"])]
+    #[arg(required_unless_present_any = ["xml", "target", "ceph_pool", "volume_group"])]
     pub place: Option<PathBuf>,
 
     /// The same as an option
@@ -74,6 +79,15 @@ pub struct DefineArgs {
     /// the free space between them
     #[arg(long)]
     pub adopt: bool,
+
+    /// With --kind lvm: the volume group
+    #[arg(
+        long,
+        value_name = "GROUP",
+        conflicts_with_all = ["place", "target", "ceph_pool"],
+        required_if_eq("kind", "lvm")
+    )]
+    pub volume_group: Option<String>,
 
     /// With --kind rbd: Ceph's name of the pool
     #[arg(
@@ -100,8 +114,8 @@ pub struct DefineArgs {
     #[arg(long, value_name = "FILE", requires = "ceph_pool")]
     pub keyring: Option<PathBuf>,
 
-    /// With --kind ext4, disk and rbd: the state directory of the pool [default: next to the image;
-    /// of a disk or cluster, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
+    /// With --kind ext4, disk, lvm and rbd: the state directory of the pool [default: next to the
+    /// image; of the others, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -146,6 +160,8 @@ pub enum KindArg {
     Ext4,
     /// Partitions of a disk, or of the image of one
     Disk,
+    /// Logical volumes of an LVM volume group
+    Lvm,
     /// Images of a pool of a Ceph cluster
     Rbd,
 }
@@ -180,7 +196,10 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     let definitions = args.config.definitions()?;
     let place = args.place.as_ref().or(args.target.as_ref());
     let definition = match (&args.name, place, &args.xml) {
-        (Some(name), None, None) => define_on_cluster(args, name, limits)?,
+        (Some(name), None, None) => match &args.volume_group {
+            Some(group) => define_in_group(args, name, group, limits)?,
+            None => define_on_cluster(args, name, limits)?,
+        },
         (Some(name), Some(place), _) => define(args, name, place, limits)?,
         (_, _, Some(path)) => {
             let read = extant_libvirt::definition_from_xml(&xml::read(path)?, limits);
@@ -197,6 +216,26 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     }
     let path = print::path(pool.definition().path());
     Ok(print::text(format!("{name}: {path}")))
+}
+
+fn define_in_group(
+    args: &DefineArgs,
+    name: &PoolName,
+    group: &str,
+    limits: Limits,
+) -> Result<Definition> {
+    let refuse = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+    if args.kind != KindArg::Lvm {
+        return refuse("--volume-group is for pools of --kind lvm");
+    }
+    if args.directory.is_some() || args.adopt {
+        return refuse("--directory and --adopt are not for pools of --kind lvm");
+    }
+    let state = match &args.state {
+        Some(state) => state.clone(),
+        None => state_of_disk(name)?,
+    };
+    Definition::in_volume_group(name.clone(), group, &state, limits)
 }
 
 fn define_on_cluster(args: &DefineArgs, name: &PoolName, limits: Limits) -> Result<Definition> {
@@ -242,7 +281,7 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
     )?;
     only(
         args.state.is_some() && is_kind(KindArg::Dir),
-        "--state is for pools of --kind ext4, disk and rbd",
+        "--state is for pools of --kind ext4, disk, lvm and rbd",
     )?;
     only(
         args.adopt && !is_kind(KindArg::Disk),
@@ -251,6 +290,10 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
     only(
         is_kind(KindArg::Rbd),
         "a pool of --kind rbd is named by --ceph-pool",
+    )?;
+    only(
+        is_kind(KindArg::Lvm),
+        "a pool of --kind lvm is named by --volume-group",
     )?;
     if is_kind(KindArg::Dir) {
         return Definition::named(name.clone(), place, limits);

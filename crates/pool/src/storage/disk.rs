@@ -8,27 +8,25 @@
 //! detected. Locks of volumes are bytes of its file `locks`, by the number of the partition.
 
 mod device;
-mod partition_file;
+mod partition;
 mod table;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_blockdev::{
-    Device, HostAccess, HostDevice, HostOptions, LoopAccess, LoopDevice, LoopOptions,
-};
+use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_space::{Control, Error, ErrorKind, Result};
 
+use super::block_file::{BlockFile, PeekedBlocks};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, ResizeWork, Storage,
     Store, VolumeFile, WorkFile,
 };
-use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 use device::{Disk, ResizedEntry};
-use partition_file::{PartitionFile, PeekedEntry};
+use partition::PartitionVolume;
 use table::{ALIGN_BYTES, EntryKind, Table, check_name};
 
 /// The file of the state directory with the GUID of the table, 32 hexadecimal digits.
@@ -135,11 +133,15 @@ impl DiskStorage {
         Ok(self.disk.table()?.find(kind, name))
     }
 
-    fn file(&self, entry: table::Entry, path: PathBuf, access: Access) -> PartitionFile {
-        PartitionFile::open(&self.disk, &self.locks, entry, path, access)
+    fn file(&self, entry: table::Entry, path: PathBuf, access: Access) -> BlockFile {
+        let volume = PartitionVolume {
+            disk: Arc::clone(&self.disk),
+            entry,
+        };
+        BlockFile::new(Box::new(volume), &self.locks, path, access)
     }
 
-    fn volume(&self, name: &VolumeName, access: Access) -> Result<PartitionFile> {
+    fn volume(&self, name: &VolumeName, access: Access) -> Result<BlockFile> {
         let place = self.place(name.as_str());
         match self.find(EntryKind::Volume, name.as_str())? {
             Some(entry) => Ok(self.file(entry, place, access)),
@@ -184,36 +186,7 @@ impl Storage for DiskStorage {
     }
 
     fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
-        let file = self.volume(name, access)?;
-        let mode = match access {
-            Access::Read => LockMode::Shared,
-            _ => LockMode::Exclusive,
-        };
-        let in_use = |detail: String| Error::new(ErrorKind::InUse).at(file.path()).detail(detail);
-        if !file.try_lock(mode)? {
-            return Err(in_use("another process works on the volume".to_owned()));
-        }
-        if let Some(who) = file.holders().filter(|_| mode == LockMode::Exclusive) {
-            return Err(in_use(format!("the volume is open elsewhere: {who}")));
-        }
-        if let Some(node) = file.node() {
-            let options = HostOptions {
-                access: match access {
-                    Access::Read => HostAccess::ReadOnly,
-                    _ => HostAccess::ReadWrite,
-                },
-                ..HostOptions::default()
-            };
-            return Ok(Some(Arc::new(HostDevice::open(node, &options)?)));
-        }
-        let options = LoopOptions {
-            access: match access {
-                Access::Read => LoopAccess::ReadOnly,
-                _ => LoopAccess::ReadWrite,
-            },
-            ..LoopOptions::default()
-        };
-        Ok(Some(Arc::new(LoopDevice::new(Arc::new(file), options)?)))
+        self.volume(name, access)?.into_device().map(Some)
     }
 
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
@@ -242,7 +215,7 @@ impl Storage for DiskStorage {
     }
 
     fn peek(&self, _: &VolumeName) -> Option<Box<dyn Peek>> {
-        Some(Box::new(PeekedEntry))
+        Some(Box::new(PeekedBlocks))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
@@ -309,7 +282,7 @@ impl Storage for DiskStorage {
     ) -> Result<Done> {
         let entry = self.disk.make_work(name, new.image.file_bytes())?;
         let file = self.file(entry, self.place(name), Access::ReadWrite);
-        file.prepare(&pace, checkpoint, control)
+        file.prepare(0, &pace, checkpoint, control)
     }
 
     fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {
@@ -327,7 +300,7 @@ impl Storage for DiskStorage {
                 .disk
                 .make_work_behind(resize.work, volume.identity, size_bytes)?;
             let file = self.file(entry, self.place(resize.work), Access::ReadWrite);
-            file.prepare(resize.pace, resize.checkpoint, control)?;
+            file.prepare(0, resize.pace, resize.checkpoint, control)?;
             resized.work = Some(resize.work);
         }
         control.cancel.check()?;

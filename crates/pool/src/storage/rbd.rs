@@ -1,9 +1,9 @@
 //! A pool of a Ceph cluster: volumes are RBD images.
 //!
 //! Model: the name of an image is the only truth about a volume. An unfinished volume is an image
-//! with a [hidden name](hidden) of this definition; publication is one rename, which the cluster
-//! refuses if the name is taken. So of two machines at most one gets a name. A volume is removed by
-//! a rename to a hidden name first: no name ever has a part of its content.
+//! with a [hidden name](super::hidden) of this definition; publication is one rename, which the
+//! cluster refuses if the name is taken. So of two machines at most one gets a name. A volume is
+//! removed by a rename to a hidden name first: no name ever has a part of its content.
 //!
 //! Jobs, their reservations and the locks between processes of this machine are in the state
 //! directory on the host. What other machines do is seen in the cluster: images, watches, locks,
@@ -11,7 +11,6 @@
 
 mod clients;
 mod clones;
-mod hidden;
 mod image_file;
 mod image_pool;
 mod patience;
@@ -26,6 +25,7 @@ use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_rbd::{Image, ImageLayout, PoolStatistics, RbdAccess, RbdDevice};
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Result};
 
+use super::hidden::{is_replaced, removed, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, Storage, Store,
@@ -33,7 +33,6 @@ use super::{
 };
 use crate::cluster_place::ClusterPlace;
 use crate::name::VolumeName;
-use hidden::{is_replaced, removed, replaced_by};
 use image_file::{PeekedImage, RbdFile, file_stat};
 use image_pool::ImagePool;
 use patience::Patience;

@@ -4,23 +4,22 @@
 //! it. The kernel has devices for volumes only: an unfinished one has none. They are made after the
 //! change, and removed before it; the kernel refuses to remove one that is in use.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use extant_hostfs::{Access, Existing, HostFile, describe_holders};
-use extant_image::hold::mounted_at;
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result, event};
 use extant_sys::partition::{self, Partition};
 use extant_sys::wait::poll_until;
 use extant_sys::{disk as sysfs, loop_device};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::table::{ALIGN_BYTES, Entry, EntryKind, Table};
 use crate::storage::FileStat;
+use crate::storage::block_file::user_of_node;
 
 /// udev holds the lock while it probes the disk.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -388,27 +387,6 @@ impl Disk {
             allocated_bytes: entry.range.len(),
             ..self.stat
         }
-    }
-}
-
-/// The user of a block device: a mount, a process, or a driver that has claimed it.
-fn user_of_node(node: &Path) -> Option<String> {
-    if let Some(place) = mounted_at(node) {
-        return Some(format!("mounted at {place}"));
-    }
-    if let Some(who) = describe_holders(node) {
-        return Some(who);
-    }
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(OFlags::EXCL.bits().cast_signed());
-    match options.open(node) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Some(format!(
-            "{} is claimed (a mount, swap, RAID or device-mapper device)",
-            node.display()
-        )),
-        _ => None,
     }
 }
 

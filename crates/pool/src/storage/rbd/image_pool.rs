@@ -17,12 +17,12 @@ use extant_space::{ErrorKind, Result};
 use parking_lot::Mutex;
 
 use super::clients::Clients;
-use super::hidden::{HiddenName, hidden};
 use super::image_file::Slot;
 use super::patience::Patience;
 use super::survey::{Figures, Survey, survey};
 use crate::cluster_place::ClusterPlace;
 use crate::fair_lock::LockMode;
+use crate::storage::hidden::{HiddenName, hidden};
 use crate::storage::volume_locks::VolumeLocks;
 
 /// How long a dead client is cut off; its watch ends before.

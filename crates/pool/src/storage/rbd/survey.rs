@@ -12,8 +12,8 @@ use extant_rbd::{Image, Pool, PoolStatistics, RbdAccess};
 use extant_space::{ErrorKind, Result};
 use parking_lot::Mutex;
 
-use super::hidden::HiddenName;
 use super::patience::Steps;
+use crate::storage::hidden::HiddenName;
 
 /// The metadata of an unfinished thick image: bytes that it will have.
 pub(super) const RESERVED: &str = "extant.reserved";

@@ -15,15 +15,15 @@ const IDENTIFIER_LENGTH: usize = 32;
 
 /// The parts of a hidden name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HiddenName<'n> {
+pub(in crate::storage) struct HiddenName<'n> {
     /// That of the definition.
-    pub(super) identifier: &'n str,
+    pub(in crate::storage) identifier: &'n str,
     /// Inside the pool.
-    pub(super) inner: &'n str,
+    pub(in crate::storage) inner: &'n str,
 }
 
 impl<'n> HiddenName<'n> {
-    pub(super) fn parse(image: &'n str) -> Option<Self> {
+    pub(in crate::storage) fn parse(image: &'n str) -> Option<Self> {
         let rest = image.strip_prefix(PREFIX)?;
         let (identifier, inner) = rest.split_once('-')?;
         let is_identifier = identifier.len() == IDENTIFIER_LENGTH
@@ -33,22 +33,22 @@ impl<'n> HiddenName<'n> {
 }
 
 /// The image with the unfinished file `inner`.
-pub(super) fn hidden(identifier: &str, inner: &str) -> String {
+pub(in crate::storage) fn hidden(identifier: &str, inner: &str) -> String {
     format!("{PREFIX}{identifier}-{inner}")
 }
 
 /// The name of the volume that an unfinished file replaces.
-pub(super) fn replaced_by(work: &str) -> String {
+pub(in crate::storage) fn replaced_by(work: &str) -> String {
     let number = work.split('.').next().unwrap_or(work);
     format!("{REPLACED}{number}")
 }
 
-pub(super) fn is_replaced(inner: &str) -> bool {
+pub(in crate::storage) fn is_replaced(inner: &str) -> bool {
     inner.starts_with(REPLACED)
 }
 
 /// A name for a removed volume.
-pub(super) fn removed(random: u64) -> String {
+pub(in crate::storage) fn removed(random: u64) -> String {
     format!("{REMOVED}{random:016x}")
 }
 
