@@ -9,6 +9,7 @@ mod disk;
 mod images;
 mod killed;
 mod libvirt;
+mod lvm;
 mod rbd;
 mod reports;
 mod stand;
