@@ -4,6 +4,7 @@
 //! found between marks; it is validated here. Last, the host checks the file system on the
 //! disk.
 
+mod lvm;
 mod probe;
 mod sections;
 mod stack;
