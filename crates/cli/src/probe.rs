@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_hostfs::{DeviceProbe, DiskLimits, FileProbe, LayerProbes, ModeResult, ProbeReport};
-use extant_space::{ByteSize, Error};
+use extant_space::{ByteSize, Error, Result};
 use serde::Serialize;
 
 use crate::create::describe_plan;
@@ -45,20 +45,41 @@ pub struct ProbeArgs {
 struct Probe<'r> {
     #[serde(flatten)]
     report: &'r ProbeReport,
-    ublk: Ublk,
+    ublk: Support,
+    rbd: Support,
 }
 
-/// Whether `extant serve --ublk` works here.
+/// Whether something of the machine can be used.
 #[derive(Serialize)]
-struct Ublk {
+struct Support {
     is_supported: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-impl Ublk {
-    fn probe() -> Self {
-        let reason = extant_ublk::availability().err();
+impl Support {
+    /// Of `extant serve --ublk`.
+    fn ublk() -> Self {
+        Self::from(extant_ublk::availability())
+    }
+
+    /// Of images of Ceph.
+    fn rbd() -> Self {
+        Self::from(extant_rbd::availability())
+    }
+
+    fn row(self, out: &mut String, name: &str, what: &str) {
+        let text = match self.reason {
+            None => what.to_owned(),
+            Some(reason) => format!("no: {reason}"),
+        };
+        print::row(out, name, text);
+    }
+}
+
+impl From<Result<()>> for Support {
+    fn from(availability: Result<()>) -> Self {
+        let reason = availability.err();
         Self {
             is_supported: reason.is_none(),
             reason: reason.map(|error| error.to_string()),
@@ -79,7 +100,8 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
     match found.and_then(|_| probe(&args.path)) {
         Ok(report) if args.json => print::json(&Probe {
             report: &report,
-            ublk: Ublk::probe(),
+            ublk: Support::ublk(),
+            rbd: Support::rbd(),
         }),
         Ok(report) => print::text(describe(&report)),
         Err(error) => exit::report(&error, Style::Line),
@@ -124,11 +146,8 @@ fn describe(report: &ProbeReport) -> String {
     if let Some(through) = &report.through {
         describe_layers(&mut out, through);
     }
-    let ublk = match Ublk::probe().reason {
-        None => "extant serve --ublk makes disks".to_owned(),
-        Some(reason) => format!("no: {reason}"),
-    };
-    print::row(&mut out, "ublk", ublk);
+    Support::ublk().row(&mut out, "ublk", "extant serve --ublk makes disks");
+    Support::rbd().row(&mut out, "rbd", "images and pools of Ceph");
     out
 }
 

@@ -47,4 +47,5 @@ pub use materialize::{
 pub use name::RbdName;
 pub use options::{ClusterOptions, RbdCache, RbdTimeouts};
 pub use pool::{ImageFeatures, ImageLayout, Pool, PoolStatistics};
+pub use sys::availability;
 pub use writer::ImageWriter;

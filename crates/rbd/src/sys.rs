@@ -17,4 +17,5 @@ mod text;
 pub(crate) use aio::{Aio, Flights, Memory, Piece};
 pub(crate) use cluster::ClusterHandle;
 pub(crate) use image::{ImageHandle, Opening};
+pub use library::availability;
 pub(crate) use pool::{ImageOption, PoolHandle};

@@ -26,7 +26,7 @@ pub type ReadParts<'a> = SmallVec<[IoSliceMut<'a>; 1]>;
 pub type WriteParts<'a> = SmallVec<[IoSlice<'a>; 1]>;
 
 // _IO(0x12, 119) of linux/fs.h, with a start and a length.
-const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// A call to the kernel. Offsets and lengths are in bytes.
 #[derive(Debug)]

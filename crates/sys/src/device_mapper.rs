@@ -106,7 +106,7 @@ fn call(control: &File, device: u64, buffer: &mut [u8]) -> io::Result<DmIoctl> {
     let result = unsafe {
         libc::ioctl(
             control.as_raw_fd(),
-            DM_TABLE_STATUS as libc::c_ulong as _,
+            DM_TABLE_STATUS as libc::Ioctl,
             buffer.as_mut_ptr(),
         )
     };

@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState};
 
 // _IOWR('f', 11, struct fiemap), whose fixed part has 32 bytes.
-const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+// musl has the number signed.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as _;
 const FIEMAP_FLAG_SYNC: u32 = 0x1;
 
 const FIEMAP_EXTENT_LAST: u32 = 0x1;

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::identity::Identity;
 
-const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
 const SECTOR_BYTES: u64 = 512;
 
 /// `struct loop_info64` (linux/loop.h).

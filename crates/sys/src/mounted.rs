@@ -216,7 +216,7 @@ fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, argument: &mut T) ->
     let argument = std::ptr::from_mut(argument);
     // SAFETY: the kernel reads and writes the number of bytes in the command number, the size of
     // `T`, for which any bytes are valid; they live for the call, as does the descriptor.
-    match unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), number as libc::Ioctl, argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

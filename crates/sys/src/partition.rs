@@ -17,7 +17,7 @@ use crate::loop_device::device_number;
 const SECTOR_BYTES: u64 = 512;
 
 // _IO(0x12, 105) of linux/blkpg.h, and its operations.
-const BLKPG: libc::c_ulong = 0x1269;
+const BLKPG: libc::Ioctl = 0x1269;
 const ADD_PARTITION: c_int = 1;
 const DELETE_PARTITION: c_int = 2;
 const RESIZE_PARTITION: c_int = 3;

@@ -252,3 +252,16 @@ fn ublk_disk_is_refused_and_probed_where_the_driver_is_missing() {
     let words = ["serve", "a.raw", "b.raw", "--ublk=3"];
     without_driver(&words).refused(2, &["--ublk=N is for one file"]);
 }
+
+/// Run with `cargo xtask test --target x86_64-unknown-linux-musl -p extant refused_by_static`.
+#[cfg(target_feature = "crt-static")]
+#[test]
+fn image_of_ceph_is_refused_by_static_program_with_what_to_install() {
+    let stand = Stand::new();
+    let answer = run(&mut stand.command(&["rbd:vms/disk"]));
+    answer.refused(5, &["rbd:vms/disk", "linked statically", "librbd1"]);
+    let mut probe = tool(env!("CARGO_BIN_EXE_extant"));
+    let probe = run(probe.args(["probe", "--json"])).success();
+    assert_eq!(probe.json()["rbd"]["is_supported"], false, "{probe}");
+    assert!(probe.text("/rbd/reason").contains("librbd1"), "{probe}");
+}

@@ -158,7 +158,7 @@ pub(super) struct Libraries {
 /// Opens the libraries at the first call.
 ///
 /// # Errors
-/// `Unsupported` if they are not installed, or older than Ceph 16.2.
+/// `Unsupported` if they are not installed, or older than Ceph 16.2, and in a static program.
 pub(super) fn libraries() -> Result<&'static Libraries> {
     static OPENED: OnceLock<Result<Libraries>> = OnceLock::new();
     match OPENED.get_or_init(open) {
@@ -167,7 +167,24 @@ pub(super) fn libraries() -> Result<&'static Libraries> {
     }
 }
 
+/// Whether the libraries can be used.
+///
+/// # Errors
+/// Those of opening them.
+pub fn availability() -> Result<()> {
+    libraries().map(drop)
+}
+
 fn open() -> Result<Libraries> {
+    // The C library of a static program loads no others: there would be two of it in one process.
+    if cfg!(target_feature = "crt-static") {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .detail("Ceph's librbd cannot be loaded into this program, which is linked statically")
+            .advice(
+                "build Extant with cargo build --release, which links it dynamically, and install \
+                 the library of Ceph's RBD: the package librbd1",
+            ));
+    }
     let load = |name: &str| {
         // SAFETY: initialisation of both libraries has no requirement.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
