@@ -1,10 +1,11 @@
-//! `cargo xtask dist`: the contents of a distribution package.
+//! `cargo xtask dist`: what users get.
 //!
-//! `target/dist` then holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
+//! Part `files`: `target/dist` then holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
 //! binary itself writes its man pages and completions, so that they cannot differ
 //! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
-//! library, the file of pkg-config, and the module for Python.
+//! library, the file of pkg-config, and the module for Python. Part `static`: the program in one
+//! file ([`static_program`]).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,8 +14,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::step;
 use crate::workspace::Workspace;
+use crate::{static_program, step};
+
+/// A part's name and work.
+type Part = (&'static str, fn(&Workspace) -> Result<()>);
+
+const PARTS: [Part; 2] = [("files", files), ("static", static_program::write)];
 
 /// Shells and the names of their completion files.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -29,8 +35,22 @@ pub const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"]
 /// The soname, which changes with the ABI.
 const SONAME: &str = "libextant.so.0";
 
+/// The names of the parts, in their order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PARTS.iter().map(|(name, _)| *name)
+}
+
+/// Makes the named parts, or all.
+pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
+    let is_wanted = |(name, _): &&Part| only.is_empty() || only.iter().any(|part| part == name);
+    PARTS
+        .iter()
+        .filter(is_wanted)
+        .try_for_each(|(_, make)| make(workspace))
+}
+
 /// Builds the release binary and rewrites `target/dist`.
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub fn files(workspace: &Workspace) -> Result<()> {
     step::heading("build");
     step::run(&mut workspace.cargo(&["build", "--release", "--locked", "--package", "extant"]))?;
     build_library(workspace)?;

@@ -79,7 +79,7 @@ pub fn install(workspace: &Workspace, places: &Places) -> Result<()> {
             from
         }
         None => {
-            dist::run(workspace)?;
+            dist::files(workspace)?;
             workspace.target_dir()?.join("dist")
         }
     };

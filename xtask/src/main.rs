@@ -7,12 +7,14 @@
 //!
 //! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `dist`, `instructions`, `screenshot`, `setup`, `tidy`: programs from the
-//!    package registry; packages; instruction counts; README's picture; the machine's packages;
-//!    house rules
-//! 4. `deny`, `install`, `proof`, `suites`, `test`: licences; installation; complete exhaustive
-//!    tests; third-party suites; all tests
-//! 5. `ci`: all of CI
+//! 3. `cargo_tool`, `instructions`, `reproducible`, `screenshot`, `setup`, `tidy`: programs from
+//!    the package registry; instruction counts; builds for users; README's picture; the machine's
+//!    packages; house rules
+//! 4. `deny`, `proof`, `sbom`, `suites`, `test`: licences; complete exhaustive tests; bills of
+//!    materials; third-party suites; all tests
+//! 5. `static_program`: the program in one file
+//! 6. `dist`: what users get
+//! 7. `ci`, `install`: all of CI; installation
 
 #![forbid(unsafe_code)]
 
@@ -24,9 +26,12 @@ mod dist;
 mod install;
 mod instructions;
 mod proof;
+mod reproducible;
 mod runner;
+mod sbom;
 mod screenshot;
 mod setup;
+mod static_program;
 mod step;
 mod suites;
 mod test;
@@ -68,8 +73,8 @@ enum Command {
     Proof(ProofArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
-    /// Write the release binary, man pages and shell completions to target/dist
-    Dist,
+    /// Build what users get: files to install in target/dist, and the static program
+    Dist(DistArgs),
     /// Install the program, man pages, completions and systemd units: DESTDIR= PREFIX= PROGRAM=
     Install(PlacesArgs),
     /// Remove what was installed: DESTDIR= PREFIX=
@@ -109,6 +114,13 @@ struct InstructionsArgs {
     /// Make the counts of this run the baseline
     #[arg(long)]
     update: bool,
+}
+
+#[derive(Args)]
+struct DistArgs {
+    /// Only these parts
+    #[arg(value_parser = PossibleValuesParser::new(dist::names()))]
+    parts: Vec<String>,
 }
 
 #[derive(Args)]
@@ -177,7 +189,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Suites => suites::run(&workspace),
         Command::Proof(args) => proof::run(&workspace, &args.parts),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
-        Command::Dist => dist::run(&workspace),
+        Command::Dist(args) => dist::run(&workspace, &args.parts),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),
         Command::Uninstall(args) => install::uninstall(&Places::parse(&args.words)?),
         Command::Screenshot => screenshot::run(&workspace),

@@ -34,6 +34,12 @@ impl Guest {
     }
 }
 
+/// Installs Debian packages that are missing.
+pub fn packages(names: &[&str]) -> Result<()> {
+    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    apt::ensure(&names)
+}
+
 /// Brings the machine to where every test can run.
 pub fn run(workspace: &Workspace, guest: Guest) -> Result<()> {
     let listed = step::output(&mut oracles(workspace, &["packages"]))

@@ -49,6 +49,18 @@ impl Workspace {
         serde_json::from_str(&text).context("cargo metadata did not print JSON")
     }
 
+    /// The manifests of the workspace's own packages.
+    pub fn manifests(&self) -> Result<Vec<PathBuf>> {
+        let metadata = self.metadata()?;
+        let packages = metadata["packages"].as_array();
+        let packages = packages.context("cargo metadata lists no packages")?;
+        let paths = packages
+            .iter()
+            .map(|package| package["manifest_path"].as_str());
+        let paths: Option<Vec<_>> = paths.map(|path| path.map(PathBuf::from)).collect();
+        paths.context("a package without a manifest")
+    }
+
     /// Cargo's target directory.
     pub fn target_dir(&self) -> Result<PathBuf> {
         let metadata = self.metadata()?;

@@ -67,6 +67,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Names of links to the program that stand for other programs.
 const OTHER_NAMES: [&str; 3] = ["fallocate", "mount.fuse.extant", "umount.fuse.extant"];
 
