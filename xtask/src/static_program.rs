@@ -17,12 +17,12 @@ use crate::{reproducible, sbom, setup, step};
 const BYTES_MAX: u64 = 16_000_000;
 
 /// The target for which it is built.
-pub fn target() -> String {
+fn target() -> String {
     format!("{ARCH}-unknown-linux-musl")
 }
 
 /// Installs the C compiler and Rust's standard library for musl.
-pub fn prepare() -> Result<()> {
+fn prepare() -> Result<()> {
     setup::packages(&["musl-tools"])?;
     let target = target();
     let mut rustc = Command::new("rustc");
