@@ -10,8 +10,8 @@
 //! 3. `cargo_tool`, `instructions`, `reproducible`, `screenshot`, `setup`, `tidy`: programs from
 //!    the package registry; instruction counts; builds for users; README's picture; the machine's
 //!    packages; house rules
-//! 4. `deny`, `proof`, `sbom`, `suites`, `test`: licences; complete exhaustive tests; bills of
-//!    materials; third-party suites; all tests
+//! 4. `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: licences; coverage-guided fuzzing;
+//!    complete exhaustive tests; bills of materials; third-party suites; all tests
 //! 5. `static_program`: the program in one file
 //! 6. `dist`: what users get
 //! 7. `ci`, `install`: all of CI; installation
@@ -23,6 +23,7 @@ mod ci;
 mod claims;
 mod deny;
 mod dist;
+mod fuzz;
 mod install;
 mod instructions;
 mod proof;
@@ -41,8 +42,9 @@ mod workspace;
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
@@ -71,6 +73,8 @@ enum Command {
     Suites,
     /// Run the exhaustive tests completely, of which CI runs a shard
     Proof(ProofArgs),
+    /// Fuzz the targets of extant-fuzz, guided by coverage, and report per target
+    Fuzz(FuzzArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
     /// Build what users get: files to install in target/dist, and the static program
@@ -139,6 +143,18 @@ struct ProofArgs {
 }
 
 #[derive(Args)]
+struct FuzzArgs {
+    /// Time for all targets together
+    #[arg(long, default_value_t = 0.1)]
+    hours: f64,
+    /// Afterwards replace the kept inputs by those that the coverage needs
+    #[arg(long)]
+    minimise: bool,
+    /// Only these targets
+    targets: Vec<String>,
+}
+
+#[derive(Args)]
 struct CiArgs {
     /// Only these steps: `tidy clippy docs` take two minutes and need no set-up
     #[arg(value_parser = PossibleValuesParser::new(ci::names()))]
@@ -188,6 +204,15 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         ),
         Command::Suites => suites::run(&workspace),
         Command::Proof(args) => proof::run(&workspace, &args.parts),
+        Command::Fuzz(args) => {
+            let time = Duration::try_from_secs_f64(args.hours * 3600.0).context("--hours")?;
+            let plan = fuzz::Plan {
+                time,
+                targets: args.targets,
+                minimise: args.minimise,
+            };
+            fuzz::run(&workspace, &plan)
+        }
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist(args) => dist::run(&workspace, &args.parts),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),

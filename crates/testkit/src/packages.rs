@@ -61,6 +61,8 @@ pub const PACKAGES: &[&str] = &[
     "pngquant",
     // cargo xtask instructions
     "valgrind",
+    // cargo xtask fuzz: libFuzzer is C++
+    "g++",
     // newer, guest: fetching and unpacking
     "cpio",
     "debian-archive-keyring",

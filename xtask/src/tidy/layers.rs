@@ -36,8 +36,9 @@ const fn tool(package: &'static str, arrows: &'static [&'static str]) -> Layer {
 }
 
 const TEST_KIT: &str = "extant-testkit";
-/// The crate that may use the test kit outside tests.
+/// The crates that may use the test kit outside tests.
 const BENCH: &str = "extant-bench";
+const FUZZ: &str = "extant-fuzz";
 
 /// Lowest first.
 pub const LAYERS: &[Layer] = &[
@@ -92,6 +93,15 @@ pub const LAYERS: &[Layer] = &[
             TEST_KIT,
         ],
     ),
+    tool(
+        FUZZ,
+        &[
+            "extant-image",
+            "extant-ext4",
+            "extant-export",
+            "extant-fsck",
+        ],
+    ),
     tool("extant-examples", &["extant-hostfs"]),
     tool("xtask", &[]),
 ];
@@ -133,7 +143,7 @@ pub fn unused(metadata: &Value) -> Result<Vec<Finding>> {
 
 fn judge(user: &str, used: &str, kind: Kind) -> Option<Finding> {
     let message = if used == TEST_KIT {
-        if kind == Kind::Dev || user == BENCH {
+        if kind == Kind::Dev || [BENCH, FUZZ].contains(&user) {
             return None;
         }
         "the test kit is for [dev-dependencies]".to_owned()
