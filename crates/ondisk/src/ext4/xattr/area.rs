@@ -131,6 +131,10 @@ impl<'a> Attributes<'a> {
             if name.contains(&0) {
                 return Err(wrong(format_args!("a zero in the name")));
             }
+            // Written again with an empty value, it would be the end of the list.
+            if name.is_empty() && raw.e_name_index == 0 {
+                return Err(wrong(format_args!("no name")));
+            }
             let value = read_value(raw, area, base).map_err(|problem| {
                 wrong(format_args!(
                     "{problem} of {} bytes",

@@ -91,12 +91,13 @@ fn reserved_words_of_the_header_survive_a_rewrite() {
 #[test]
 fn each_impossible_header_or_entry_is_named() {
     // Entries: user.a at 0x20, user.two at 0x34, ..., values from the end of the block.
-    let cases: [(usize, &[u8], &str); 9] = [
+    let cases: [(usize, &[u8], &str); 10] = [
         (0, &[1], "h_magic is 0xea020001, not 0xea020000"),
         (4, &[0, 0], "h_refcount is 0, outside 1 to 1024"),
         (4, &[1, 4], "h_refcount is 1025, outside 1 to 1024"),
         (8, &[2], "h_blocks is 2, outside 1 to 1"),
         (0x30, &[0], "entry 0: a zero in the name"),
+        (0x20, &[0, 0, 1, 0], "entry 0: no name"),
         (0x22, &[0, 4], "entry 0: no room for a value of 1 bytes"),
         (
             0x28,
