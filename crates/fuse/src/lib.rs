@@ -35,7 +35,7 @@
 //! 5. `ring`: a queue of FUSE over io_uring
 //! 6. `transport`, `mounting`: the queues of a connection; attaching it to a mount point
 //! 7. `serve`: from one request to one reply; the worker pool; interrupts; notifications
-//! 8. `session`: a mount from start to end
+//! 8. `session`, `wire`: a mount from start to end; requests without a kernel
 
 #![deny(unsafe_code)]
 
@@ -52,7 +52,10 @@ mod session;
 #[allow(unsafe_code)]
 mod sys;
 mod transport;
+mod wire;
 
 pub use operations::{Notifier, Operations};
 pub use options::MountOptions;
 pub use session::{Busy, Session, Unmounter, remount, unmount};
+#[doc(hidden)]
+pub use wire::Wire;

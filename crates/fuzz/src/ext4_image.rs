@@ -52,6 +52,10 @@ pub(crate) static NO_CHECKSUMS: LazyLock<Base> =
 pub(crate) static MAPS: LazyLock<Base> =
     LazyLock::new(|| Base::plain(include_bytes!("../images/maps.z")));
 
+/// With fast commits, and a log that is not checkpointed.
+pub(crate) static FAST_COMMIT: LazyLock<Base> =
+    LazyLock::new(|| Base::plain(include_bytes!("../images/fast-commit.z")));
+
 fn unpacked(bytes: &[u8]) -> MemoryDevice {
     let image = miniz_oxide::inflate::decompress_to_vec_zlib(bytes);
     MemoryDevice::from_bytes(&image.expect("an image of this directory"))

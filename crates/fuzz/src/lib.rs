@@ -36,8 +36,28 @@ pub struct Target {
 /// Every target.
 pub const TARGETS: &[Target] = &[
     Target {
+        name: "definition",
+        function: targets::definition::target,
+    },
+    Target {
         name: "ext4",
         function: targets::ext4::target,
+    },
+    Target {
+        name: "fast_commit",
+        function: targets::fast_commit::target,
+    },
+    Target {
+        name: "fuse",
+        function: targets::fuse::target,
+    },
+    Target {
+        name: "job_record",
+        function: targets::job_record::target,
+    },
+    Target {
+        name: "journal",
+        function: targets::journal::target,
     },
     Target {
         name: "nbd_client",
@@ -48,8 +68,24 @@ pub const TARGETS: &[Target] = &[
         function: targets::nbd_server::target,
     },
     Target {
+        name: "nodes",
+        function: targets::nodes::target,
+    },
+    Target {
+        name: "partition_table",
+        function: targets::partition_table::target,
+    },
+    Target {
         name: "qcow2",
         function: targets::qcow2::target,
+    },
+    Target {
+        name: "vhost",
+        function: targets::vhost::target,
+    },
+    Target {
+        name: "xml",
+        function: targets::xml::target,
     },
 ];
 

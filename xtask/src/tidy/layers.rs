@@ -96,10 +96,12 @@ pub const LAYERS: &[Layer] = &[
     tool(
         FUZZ,
         &[
-            "extant-image",
-            "extant-ext4",
+            "extant-libvirt",
+            "extant-mount",
             "extant-export",
+            "extant-vhost",
             "extant-fsck",
+            TEST_KIT,
         ],
     ),
     tool("extant-examples", &["extant-hostfs"]),

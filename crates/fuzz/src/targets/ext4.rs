@@ -241,7 +241,7 @@ fn live(image: &Arc<MemoryDevice>, steps: &[Step]) -> std::result::Result<(), St
 }
 
 /// The value. An error names the damage; the device has none.
-fn named<T>(result: Result<T>) -> Option<T> {
+pub(crate) fn named<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {
@@ -403,7 +403,7 @@ fn xattr(name: u8) -> &'static [u8] {
 }
 
 /// Reads everything below a node.
-fn walk(node: &Node) {
+pub(crate) fn walk(node: &Node) {
     let mut next = vec![node.clone()];
     let mut entered = HashSet::new();
     while let Some(node) = next.pop() {
