@@ -66,7 +66,7 @@ impl Partial {
             };
             let fd = File::from(fd);
             if let Err(error) = lock(&fd, &destination) {
-                // Nobody has it; a file in use is another run's.
+                // No other run has it, unless it is in use.
                 if matches!(origin, Origin::Made) && error.kind() != ErrorKind::InUse {
                     remove(&destination, &name);
                 }

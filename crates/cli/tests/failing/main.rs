@@ -29,7 +29,7 @@ const SHARDS: usize = 40;
 /// Lines of a report: defects repeat.
 const REPORTED: usize = 30;
 
-/// What is wrong with a run in which a call failed.
+/// The defect of a run in which a call failed, if it has one.
 fn defect(scene: &Scene, failure: &Failure, dir: &Path) -> Option<String> {
     (scene.prepare)(dir);
     let answer = run(&mut failure.inject(&(scene.command)(dir)));
@@ -48,7 +48,7 @@ fn defect(scene: &Scene, failure: &Failure, dir: &Path) -> Option<String> {
     if let Some(wrong) = wrong_words(&answer) {
         return Some(format!("{wrong}: {answer}"));
     }
-    // What could not be removed is still there.
+    // The call may have been the removal of a file.
     if !failure.keeps_files()
         && let (Err(changed), Err(wanted)) = ((scene.unchanged)(dir), (scene.done)(dir))
     {

@@ -1,4 +1,4 @@
-//! The commands, with what is there before and after.
+//! The commands, with the files before and after.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

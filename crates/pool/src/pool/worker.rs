@@ -109,8 +109,10 @@ impl<'p> Job<'p> {
             self.record.report(JobState::Interrupted);
             return Err(error);
         }
-        let is_kept = |storage: &Box<dyn Storage>| storage.keeps_work_after(&error);
-        if storage.as_ref().is_some_and(is_kept) && !self.run.must_stop() {
+        let is_kept = storage
+            .as_deref()
+            .is_some_and(|storage| storage.keeps_work_after(&error));
+        if is_kept && !self.run.must_stop() {
             self.record.report(JobState::Interrupted);
             return Err(error.remedy(Remedy::ResumeJob));
         }

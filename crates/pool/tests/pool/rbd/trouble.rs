@@ -97,7 +97,7 @@ fn job_whose_cluster_stops_is_interrupted_with_the_reason_and_resumed() {
 fn job_that_meets_a_full_cluster_is_kept_and_resumed_or_undone() {
     require!(Ceph::requirement());
     let stand = Stand::with_daemons("fills");
-    // The cluster counts what it has now and then.
+    // A cluster without objects is never full.
     stand.put("before", &noise(16 * MIB));
     let interrupted_by_full = |volume: &str| {
         let filled = Cell::new(false);
