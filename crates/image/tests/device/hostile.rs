@@ -142,6 +142,32 @@ fn refcounts_that_are_too_low_stop_changes() {
 }
 
 #[test]
+fn header_and_l1_table_that_count_as_free_are_not_overwritten() {
+    require!(qemu_img());
+    let victim = Victim::new();
+    let (l1, counts) = (victim.header.l1_offset, victim.header.refcount_table_offset);
+    let free: [fn(&mut Victim); 3] = [
+        |victim| victim.set_refcount(0, 0),
+        |victim| victim.set_refcount(victim.header.l1_offset, 0),
+        // A new block would have the place of the header.
+        |victim| victim.set_number(victim.header.refcount_table_offset, 0),
+    ];
+    for free in free {
+        let mut victim = Victim::new();
+        free(&mut victim);
+        let image = open(&victim.path);
+        let allocating = image.write_at(&[1; 512], 5 * CLUSTER, Persistence::Cached);
+        assert_refused(allocating, ErrorKind::Corrupt, "has a refcount of 0");
+        drop(image);
+        let bytes = fs::read(&victim.path).unwrap();
+        for offset in [0, l1, counts] {
+            let cluster = offset as usize..(offset + CLUSTER) as usize;
+            assert!(bytes[cluster.clone()] == victim.bytes[cluster], "{offset}");
+        }
+    }
+}
+
+#[test]
 fn refcount_block_outside_the_file_is_named() {
     require!(qemu_img());
     let mut victim = Victim::new();

@@ -57,6 +57,8 @@ pub(super) struct Metadata {
     /// Regions in which no guest cluster may be, in order: the metadata of the file when it was
     /// opened.
     reserved: Vec<(u64, u64)>,
+    /// Offsets and sizes of the metadata that no change moves.
+    fixed: [(u64, u64); 3],
     /// A commit is under way.
     pub(super) is_committing: bool,
     /// A panic interrupted a change: the metadata in memory may be half changed, and is neither
@@ -115,6 +117,7 @@ impl Metadata {
         };
         Ok(Self {
             file,
+            fixed: fixed_places(header),
             geometry,
             version: header.version,
             has_data_file: header.has_data_file(),
@@ -180,6 +183,7 @@ impl Metadata {
             l1,
             changes,
             geometry,
+            fixed,
             ..
         } = self;
         let changes = changes.as_mut().expect("opened for writing");
@@ -192,7 +196,8 @@ impl Metadata {
         let cluster_bytes = geometry.cluster_bytes();
         let places = |refcounts: &Refcounts| {
             let tables = l1.places().map(|offset| (offset, cluster_bytes));
-            tables.chain(refcounts.places()).collect()
+            let moving = tables.chain(refcounts.places());
+            fixed.iter().copied().chain(moving).collect()
         };
         let run = space.take(file, refcounts, &places, clusters, wanted);
         for old in space.old_tables.drain(..) {
@@ -483,6 +488,18 @@ fn judge(
         }
     }
     Ok(())
+}
+
+/// Header, L1 table, and the least size of the snapshot table.
+fn fixed_places(header: &Header) -> [(u64, u64); 3] {
+    const SNAPSHOT_BYTES_MIN: u64 = 40;
+    let (l1, snapshots) = (header.l1_range(), header.snapshots);
+    let snapshots_bytes = u64::from(snapshots.count) * SNAPSHOT_BYTES_MIN;
+    [
+        (0, header.geometry.cluster_bytes()),
+        (l1.start(), l1.len()),
+        (snapshots.offset, snapshots_bytes),
+    ]
 }
 
 /// Header, tables and refcounts, in order of their places.

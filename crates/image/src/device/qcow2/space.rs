@@ -292,8 +292,7 @@ impl Space {
                 continue;
             }
             if !refcounts.has_block(region) {
-                check_unused(metadata(refcounts), Run { first, clusters: 1 }, bits)?;
-                refcounts.make_block(file, region)?;
+                self.make_block(file, refcounts, metadata, region)?;
                 continue;
             }
             let stop = stop.min(first + (most - self.scanned));
@@ -311,6 +310,22 @@ impl Space {
         Ok(false)
     }
 
+    /// Counts the clusters of a region that has no block.
+    fn make_block(
+        &self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+        region: u64,
+    ) -> Result<()> {
+        let place = Run {
+            first: region * refcounts.region(),
+            clusters: 1,
+        };
+        check_unused(metadata(refcounts), place, self.geometry.cluster_bits())?;
+        refcounts.make_block(file, region)
+    }
+
     fn take_at_end(
         &mut self,
         file: &MetadataFile,
@@ -324,7 +339,7 @@ impl Space {
                 self.grow_table(file, refcounts, metadata)?;
             } else if !refcounts.has_block(region) {
                 self.reserve(file, self.end + 1)?;
-                refcounts.make_block(file, region)?;
+                self.make_block(file, refcounts, metadata, region)?;
                 // The first cluster of the region may be in the middle of the file.
                 self.end = self.end.max(region * refcounts.region() + 1);
             } else {
