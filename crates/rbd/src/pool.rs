@@ -222,17 +222,24 @@ impl Pool {
     ///
     /// # Errors
     /// `NotFound`; `InUse` for an image that is open or locked; `NotEmpty` for one with snapshots;
-    /// those of the cluster.
+    /// `NoSpace` if a full cluster has no trash yet; those of the cluster.
     pub fn remove(&self, image: &str, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<()> {
-        self.handle
-            .remove(image, progress)
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotEmpty => {
-                    let error = error.detail("the image has snapshots");
-                    error.during("remove").at(self.place(image, None))
-                }
-                _ => self.explain(error.during("remove"), image),
-            })
+        let Err(error) = self.handle.remove(image, progress) else {
+            return Ok(());
+        };
+        let fail = |error: Error, detail: &str| {
+            let error = error.detail(detail).during("remove");
+            Err(error.at(self.place(image, None)))
+        };
+        match error.kind() {
+            ErrorKind::NotEmpty => fail(error, "the image has snapshots"),
+            // librbd loses the error of a move to the trash.
+            ErrorKind::NotFound if self.images()?.iter().any(|name| name == image) => fail(
+                Error::new(ErrorKind::NoSpace),
+                "the pool is full: the image cannot be moved to the trash",
+            ),
+            _ => Err(self.explain(error.during("remove"), image)),
+        }
     }
 
     /// Renames an image. Of two clients that give the same name, one fails.

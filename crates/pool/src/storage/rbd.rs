@@ -267,7 +267,7 @@ impl Storage for RbdStorage {
 
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
         let survey = self.pool.survey()?;
-        let mut others = survey.unreadable;
+        let mut others = survey.unreadable.len() as u64;
         for image in &survey.images {
             match image.name.parse::<VolumeName>() {
                 Ok(name) => visit(&name, &file_stat(image.size_bytes, image.allocated_bytes)),
@@ -327,12 +327,17 @@ impl Storage for RbdStorage {
 
     fn work_files(&self) -> Result<Vec<WorkFile>> {
         let survey = self.pool.survey()?;
-        let hidden = survey.images.iter().filter_map(|image| {
-            Some(WorkFile {
-                name: self.pool.inner_name(&image.name)?.to_owned(),
-                allocated_bytes: image.allocated_bytes,
-            })
-        });
+        let images = survey.images.iter();
+        let images = images.map(|image| (&image.name, image.allocated_bytes));
+        let unreadable = survey.unreadable.iter().map(|name| (name, 0));
+        let hidden = images
+            .chain(unreadable)
+            .filter_map(|(name, allocated_bytes)| {
+                Some(WorkFile {
+                    name: self.pool.inner_name(name)?.to_owned(),
+                    allocated_bytes,
+                })
+            });
         Ok(hidden.collect())
     }
 

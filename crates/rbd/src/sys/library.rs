@@ -94,6 +94,7 @@ functions!(Rados {
     fn rados_ioctx_destroy(Handle);
     fn rados_ioctx_set_namespace(Handle, *const c_char);
     fn rados_set_pool_full_try(Handle);
+    fn rados_write(Handle, *const c_char, *const c_char, size_t, u64) -> c_int;
 });
 
 functions!(Rbd {

@@ -1,6 +1,6 @@
 //! A pool, or a namespace in it, and the images by their names.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use super::text::{c_text, check, copied};
 
 /// Images that the first call for a list has room for.
 const LIST_ROOM: usize = 256;
+/// The object with the list of librbd's trash.
+const TRASH: &CStr = c"rbd_trash";
 
 /// Options of a new image, by their numbers in `librbd.h`.
 pub(crate) enum ImageOption<'a> {
@@ -100,6 +102,7 @@ impl PoolHandle {
     pub(crate) fn create(&self, image: &str, size: u64, options: &[ImageOption<'_>]) -> Result<()> {
         let image = c_text(image)?;
         let options = OptionsHandle::new(self.rbd(), options)?;
+        self.make_trash()?;
         // SAFETY: name and options live across the call.
         check(unsafe { (self.rbd().rbd_create4)(self.raw, image.as_ptr(), size, options.raw) })
             .map(drop)
@@ -115,6 +118,7 @@ impl PoolHandle {
     ) -> Result<()> {
         let (image, snapshot, name) = (c_text(image)?, c_text(snapshot)?, c_text(name)?);
         let options = OptionsHandle::new(self.rbd(), options)?;
+        into.make_trash()?;
         // SAFETY: names and options live across the call, and both pools are open.
         let code = unsafe {
             (self.rbd().rbd_clone3)(
@@ -126,6 +130,15 @@ impl PoolHandle {
                 options.raw,
             )
         };
+        check(code).map(drop)
+    }
+
+    /// Makes the trash, through which librbd removes images. It would be made by the first removal,
+    /// but a full cluster permits no new object.
+    fn make_trash(&self) -> Result<()> {
+        // SAFETY: the name lives across the call, which reads no data.
+        let code =
+            unsafe { (self.rados().rados_write)(self.raw, TRASH.as_ptr(), TRASH.as_ptr(), 0, 0) };
         check(code).map(drop)
     }
 

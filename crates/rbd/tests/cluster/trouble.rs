@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use extant_blockdev::{Device, Persistence};
-use extant_rbd::{ImageFeatures, ImageLayout, RbdAccess, RbdDevice, RbdName};
+use extant_rbd::{ImageFeatures, ImageLayout, Pool, RbdAccess, RbdDevice, RbdName};
 use extant_space::ErrorKind;
-use extant_testkit::ceph::{Ceph, CephOptions};
+use extant_testkit::ceph::{Ceph, CephOptions, POOL};
 use extant_testkit::{command, require};
 
 const MIB: u64 = 1 << 20;
@@ -75,6 +75,13 @@ fn full_cluster_refuses_writes_at_once_and_keeps_what_it_has() {
         ..CephOptions::default()
     });
     let name = crate::image(&ceph, "large", 512 * MIB, &ImageLayout::default());
+    // Ours can be removed from the full pool; those of rbd need a trash, which it cannot make then.
+    let pool = crate::pool(&ceph);
+    pool.create("ours", 8 * MIB, &ImageLayout::default())
+        .unwrap();
+    ceph.ask_rbd(&["namespace", "create", "--namespace", "other"]);
+    ceph.ask_rbd(&["create", "--namespace", "other", "--size", "8M", "foreign"]);
+    let other = Pool::open(pool.cluster(), POOL, "other").unwrap();
     let name: RbdName = format!("{name}:rbd_cache=false").parse().unwrap();
     let device = RbdDevice::open(&name, RbdAccess::ReadWrite).unwrap();
     device
@@ -91,6 +98,12 @@ fn full_cluster_refuses_writes_at_once_and_keeps_what_it_has() {
     };
     ceph.wait_for("a refused write", full);
     assert!(started.elapsed() < Duration::from_secs(40));
+    pool.remove("ours", &|_, _| {}).unwrap();
+    assert_eq!(pool.images().unwrap(), ["large"]);
+    let refused = other.remove("foreign", &|_, _| {}).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(refused.to_string().contains("to the trash"), "{refused}");
+    assert_eq!(other.images().unwrap(), ["foreign"]);
     let mut seen = vec![0; 64 * MIB as usize];
     device.read_at(&mut seen, 0).unwrap();
     assert!(seen.iter().all(|&byte| byte == 1));

@@ -35,12 +35,12 @@ pub(super) struct SurveyedImage {
     pub(super) reserved_elsewhere_bytes: u64,
 }
 
-/// All images of the pool that can be opened.
+/// All images of the pool.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) images: Vec<SurveyedImage>,
-    /// Images that cannot.
-    pub(super) unreadable: u64,
+    /// Names of images that cannot be opened or measured.
+    pub(super) unreadable: Vec<String>,
     at: Instant,
 }
 
@@ -103,7 +103,7 @@ pub(super) fn survey(pool: &Pool, own: &str, steps: &Steps) -> Result<Survey> {
     let names = pool.images()?;
     let next = AtomicUsize::new(0);
     let found: Mutex<Vec<SurveyedImage>> = Mutex::default();
-    let unreadable = AtomicUsize::new(0);
+    let unreadable: Mutex<Vec<String>> = Mutex::default();
     let work = || -> Result<()> {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             steps.tick();
@@ -113,7 +113,7 @@ pub(super) fn survey(pool: &Pool, own: &str, steps: &Steps) -> Result<Survey> {
                     // Removed or renamed meanwhile.
                     ErrorKind::NotFound => {}
                     ErrorKind::Io => return Err(error),
-                    _ => drop(unreadable.fetch_add(1, Ordering::Relaxed)),
+                    _ => unreadable.lock().push(name.clone()),
                 },
             }
         }
@@ -130,7 +130,7 @@ pub(super) fn survey(pool: &Pool, own: &str, steps: &Steps) -> Result<Survey> {
     results.into_iter().collect::<Result<()>>()?;
     Ok(Survey {
         images: found.into_inner(),
-        unreadable: unreadable.into_inner() as u64,
+        unreadable: unreadable.into_inner(),
         at,
     })
 }

@@ -129,8 +129,8 @@ fn job_that_meets_a_full_cluster_is_kept_and_resumed_or_undone() {
     run(stand.pool.resume(kept).unwrap()).unwrap();
     assert_eq!(stand.used("kept"), 24 * MIB);
     let undone = interrupted_by_full("undone");
-    stand.ceph.drain();
     stand.pool.cancel(undone).unwrap();
+    stand.ceph.drain();
     assert_eq!(names(&stand.pool), ["before", "kept"]);
     stand.assert_at_rest();
 }
