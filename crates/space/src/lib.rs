@@ -19,8 +19,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors of their
-//!    own, and events
+//! 1. `corruption`, `digest`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors
+//!    of their own, and events
 //! 2. `error`, `extent`: values that name ranges and sizes
 //! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`: a share of a disk, errors
 //!    of cancels, and values of extents
@@ -33,6 +33,7 @@
 mod background_share;
 mod cancel;
 mod corruption;
+mod digest;
 mod error;
 mod extent;
 mod fallocate;
@@ -51,6 +52,7 @@ pub mod trace;
 pub use background_share::BackgroundShare;
 pub use cancel::CancelToken;
 pub use corruption::Corruption;
+pub use digest::fnv1a;
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentFlags, ExtentState};
 pub use fallocate::FallocateMode;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Result, fnv1a};
 
 use super::group::{Group, node_of};
 use super::report::LogicalVolume;
@@ -45,7 +45,7 @@ impl BlockVolume for ThickVolume {
     }
 
     fn lock_number(&self) -> u64 {
-        hash(&self.logical.uuid) & LOCK_NUMBER_MASK
+        fnv1a(self.logical.uuid.as_bytes()) & LOCK_NUMBER_MASK
     }
 
     fn users(&self) -> Option<String> {
@@ -73,7 +73,7 @@ impl BlockVolume for ThickVolume {
 
 /// Of the part behind `prepared_from`.
 pub(super) fn growth_identity(logical: &LogicalVolume, prepared_from: u64) -> u64 {
-    hash(&logical.uuid) ^ prepared_from
+    fnv1a(logical.uuid.as_bytes()) ^ prepared_from
 }
 
 pub(super) fn stat(logical: &LogicalVolume, size_bytes: u64) -> FileStat {
@@ -86,11 +86,4 @@ pub(super) fn stat(logical: &LogicalVolume, size_bytes: u64) -> FileStat {
         uid: node.as_ref().map_or(0, MetadataExt::uid),
         gid: node.as_ref().map_or(0, MetadataExt::gid),
     }
-}
-
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use extant_hostfs::Directory;
 use extant_rbd::{Cluster, Image, Pool, RbdAccess, RbdCache, Watcher};
-use extant_space::{ErrorKind, Result};
+use extant_space::{ErrorKind, Result, fnv1a};
 use parking_lot::Mutex;
 
 use super::clients::Clients;
@@ -297,10 +297,7 @@ impl Drop for ImagePool {
     }
 }
 
-/// The byte of an image in the file of locks (FNV-1a).
+/// The byte of an image in the file of locks.
 fn key(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash & ((1 << 39) - 1)
+    fnv1a(name.as_bytes()) & ((1 << 39) - 1)
 }
