@@ -343,6 +343,8 @@ impl From<io::Error> for Error {
     fn from(source: io::Error) -> Self {
         let kind = match source.raw_os_error() {
             Some(errno) => ErrorKind::from_errno(errno),
+            // Of `extant_sys::socket_file`, which names the process that listens.
+            None if source.kind() == io::ErrorKind::AddrInUse => ErrorKind::InUse,
             None => ErrorKind::Io,
         };
         Self::with_source(kind, Some(Source::System(Arc::new(source))))
@@ -380,7 +382,10 @@ impl fmt::Display for Error {
         match (&inner.detail, &inner.source) {
             (Some(detail), _) => f.write_str(detail)?,
             (None, Some(Source::Lower(error))) => write!(f, "{error}")?,
-            (None, Some(Source::System(error))) if inner.kind == ErrorKind::Io => {
+            // Without a number it has a text of its own.
+            (None, Some(Source::System(error)))
+                if inner.kind == ErrorKind::Io || error.raw_os_error().is_none() =>
+            {
                 write!(f, "{error}")?;
             }
             (None, _) => f.write_str(inner.kind.description())?,
@@ -477,6 +482,17 @@ mod tests {
         let error = Error::from_errno(libc::EPERM).at("/dev/fuse");
         assert_eq!(error.kind(), ErrorKind::NotPermitted);
         assert_eq!(error.to_string(), "/dev/fuse: operation not permitted");
+    }
+
+    #[test]
+    fn address_in_use_keeps_the_text_that_names_its_user() {
+        let source = io::Error::new(io::ErrorKind::AddrInUse, "qemu-nbd (pid 7) listens there");
+        let error = Error::from(source).at("/run/disk");
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        assert_eq!(
+            error.to_string(),
+            "/run/disk: qemu-nbd (pid 7) listens there"
+        );
     }
 
     #[test]

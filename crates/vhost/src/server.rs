@@ -74,13 +74,8 @@ impl Server {
     /// `InUse` if another process listens there; errors of the system.
     pub fn listen(volume: Volume, path: &Path, options: ServerOptions) -> Result<Self> {
         let bound = socket_file::bind(path, SOCKET_MODE, is_serving);
-        let (listener, file) = bound.map_err(|error| {
-            let error = match error.kind() {
-                io::ErrorKind::AddrInUse => Error::new(ErrorKind::InUse).detail(error.to_string()),
-                _ => error.into(),
-            };
-            error.during("listen").at(path)
-        })?;
+        let (listener, file) =
+            bound.map_err(|error| Error::from(error).during("listen").at(path))?;
         let mut server = Self::adopt(volume, listener, options)?;
         server.file = Some(file);
         Ok(server)

@@ -46,8 +46,8 @@ impl Listener {
     pub(super) fn start(address: &Address, shared: Arc<Shared>) -> Result<(Self, Address)> {
         match address {
             Address::Unix(path) => {
-                let bound = bind(path).map_err(|error| error.during("listen").at(path));
-                let (socket, file) = bound?;
+                let (socket, file) =
+                    bind(path).map_err(|source| Error::from(source).during("listen").at(path))?;
                 let mut listener = Self::accept_from(BoundSocket::Unix(socket), shared)?;
                 listener.file = Some(file);
                 Ok((listener, address.clone()))
@@ -186,11 +186,8 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
 }
 
 /// Binds to a path; the umask decides who may connect.
-fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
-    socket_file::bind(path, 0o777, sends_greeting).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::new(ErrorKind::InUse).detail(error.to_string()),
-        _ => error.into(),
-    })
+fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    socket_file::bind(path, 0o777, sends_greeting)
 }
 
 /// Whether a server sends the first byte of its greeting in time.
