@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use extant_blockdev::WriteBuffers;
+use extant_space::thread::spawn;
 use extant_space::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -122,10 +123,7 @@ impl Connection {
             on_end,
         });
         let receiver = connection.clone();
-        let thread = thread::Builder::new()
-            .name("nbd receiver".to_owned())
-            .spawn(move || receiver.receive())
-            .map_err(|source| Error::from(source).during("start a thread"))?;
+        let thread = spawn("nbd receiver", move || receiver.receive())?;
         Ok((connection, thread))
     }
 

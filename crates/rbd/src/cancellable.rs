@@ -3,10 +3,11 @@
 //! A request has memory of its own, and a call that waits runs on a thread of its own, so that the
 //! caller can return before the cluster answers. The image stays open until they have ended.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
+use extant_space::thread::spawn;
 use extant_space::{ByteRange, CancelToken, Result};
 
 use crate::image::Image;
@@ -53,12 +54,12 @@ pub(crate) fn call<T: Send + 'static>(
 ) -> Result<T> {
     let (ended, result) = mpsc::channel();
     let image = Arc::clone(image);
-    thread::spawn(move || {
+    spawn("rbd call", move || {
         let result = call(&image);
         // Before the result: the caller may close the image at once.
         drop(image);
         let _ = ended.send(result);
-    });
+    })?;
     loop {
         cancel.check()?;
         match result.recv_timeout(CHECK_INTERVAL) {
@@ -74,13 +75,14 @@ pub(crate) fn leave(image: &Arc<Image>, flights: Arc<Flights>) {
     if flights.in_flight() == 0 {
         return;
     }
-    let image = Arc::clone(image);
-    thread::spawn(move || {
+    // Stays open where no thread can be started: its close would wait for the cluster.
+    let image = ManuallyDrop::new(Arc::clone(image));
+    let _ = spawn("rbd leave", move || {
         while flights.in_flight() > 0 {
             flights.wait(WAIT);
             drop(flights.take());
         }
-        drop(image);
+        drop(ManuallyDrop::into_inner(image));
     });
 }
 

@@ -22,8 +22,8 @@
 //! 1. `corruption`, `digest`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors
 //!    of their own, and events
 //! 2. `error`, `extent`: values that name ranges and sizes
-//! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`: a share of a disk, errors
-//!    of cancels, and values of extents
+//! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`, `thread`: a share of a disk,
+//!    errors of cancels, values of extents, and the start of threads
 //! 4. `file`: the trait
 //! 5. `layer_states`, `progress`, `rate`: figures of layers; reports, cancellation and pacing of
 //!    long work
@@ -47,6 +47,7 @@ mod rate;
 mod remedy;
 mod size;
 mod summary;
+pub mod thread;
 pub mod trace;
 
 pub use background_share::BackgroundShare;

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
 use extant_blockdev::{Access, Device, DiscardPolicy, Features, SECTOR_BYTES};
+use extant_space::thread::spawn;
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::cpus;
 
@@ -248,7 +249,6 @@ impl Disk {
             let (discard, on_failure) = (options.discard, options.on_failure.clone());
             let shape = (queue, info.queue_depth, info.max_io_buf_bytes as usize);
             let started = started.clone();
-            let thread = thread::Builder::new().name(format!("extant-ublk-{queue}"));
             let serve = move || {
                 become_io_flusher();
                 // A preference: a thread on another CPU works as well.
@@ -268,9 +268,8 @@ impl Disk {
                     }
                 }
             };
-            let thread = thread.spawn(serve);
-            let thread = thread.map_err(|error| Error::from(error).during("start a thread"))?;
-            self.queues.push(thread);
+            self.queues
+                .push(spawn(&format!("extant-ublk-{queue}"), serve)?);
         }
         drop(started);
         for started in starts {

@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use extant_space::thread::spawn;
 use extant_space::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
@@ -241,23 +242,20 @@ impl WorkerPool {
             slot: self.server.slot(index),
         };
         let pool = Arc::clone(self);
-        thread::Builder::new()
-            .name(format!("extant-fuse-{number}"))
-            .spawn(move || {
-                let counted = CountedWorker(&pool, index);
-                pool.affinity.apply(cpu);
-                match pool.run(&mut worker) {
-                    Ok(Some(end)) => pool.state().end = Some(end),
-                    Ok(None) => {
-                        // `may_leave` has subtracted it.
-                        std::mem::forget(counted);
-                        return;
-                    }
-                    Err(error) => pool.fail(error),
+        spawn(&format!("extant-fuse-{number}"), move || {
+            let counted = CountedWorker(&pool, index);
+            pool.affinity.apply(cpu);
+            match pool.run(&mut worker) {
+                Ok(Some(end)) => pool.state().end = Some(end),
+                Ok(None) => {
+                    // `may_leave` has subtracted it.
+                    std::mem::forget(counted);
+                    return;
                 }
-                drop(counted);
-            })
-            .map_err(|error| Error::from(error).during("start a thread"))?;
+                Err(error) => pool.fail(error),
+            }
+            drop(counted);
+        })?;
         state.started += 1;
         state.queues[index].live += 1;
         Ok(())

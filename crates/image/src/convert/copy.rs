@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use extant_space::thread::spawn_scoped;
 use extant_space::{
     ByteRange, CancelToken, Control, Error, Phase, Preallocation, RateLimiter, Result, SpaceFile,
 };
@@ -53,7 +54,7 @@ impl Copy<'_> {
             for _ in 0..conversion.options.threads.max(1) {
                 let failed = sender.clone();
                 let sender = sender.clone();
-                let spawned = thread::Builder::new().spawn_scoped(scope, || {
+                let spawned = spawn_scoped(scope, "image copy", || {
                     let sender = sender;
                     let mut buffers = match Buffers::new(conversion.base) {
                         Ok(buffers) => buffers,
@@ -77,7 +78,6 @@ impl Copy<'_> {
                     }
                 });
                 if let Err(error) = spawned {
-                    let error = Error::from(error).during("start a thread");
                     let _ = failed.send(Err(error));
                 }
             }

@@ -13,6 +13,7 @@ use extant_rbd::{
     Cluster, Image, ImageLayout, MaterializeOptions, Pool, RbdAccess, RbdCache, RbdDevice, RbdName,
     materialize,
 };
+use extant_space::thread::spawn;
 use extant_space::{Control, Error, ErrorKind, Phase, Preallocation, Result};
 
 use super::{Conversion, CopyOptions};
@@ -71,7 +72,7 @@ pub fn convert_to_cluster(
 fn remove_soon(pool: &Pool, image: String) {
     let pool = pool.clone();
     let (ended, end) = mpsc::channel();
-    thread::spawn(move || {
+    let _ = spawn("rbd remove", move || {
         // In use as long as requests that were abandoned are in flight.
         let until = Instant::now() + REMOVE_TIMEOUT;
         while let Err(error) = pool.remove(&image, &|_, _| {}) {

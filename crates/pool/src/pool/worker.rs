@@ -10,9 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{
-    CancelToken, Control, Error, ErrorKind, Progress, ProgressSink, Remedy, Result,
-};
+use extant_space::thread::spawn_scoped;
+use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Remedy, Result};
 
 use super::{Pool, queue};
 use crate::job::{JobId, JobState, Operation, Outcome, Record, RunFile, Stage};
@@ -161,13 +160,10 @@ impl<'p> Job<'p> {
         let (done, is_done) = channel::<()>();
         let (ended, has_ended) = channel::<()>();
         thread::scope(|scope| {
-            let no_thread = |error| Error::from(error).during("start a thread");
             let watch = || self.watch_for_stop(control.cancel, has_ended);
-            let watching = thread::Builder::new().spawn_scoped(scope, watch);
-            watching.map_err(no_thread)?;
+            spawn_scoped(scope, "job stop", watch)?;
             let publish = || self.publish_status(&status, &rate, is_done);
-            let publishing = thread::Builder::new().spawn_scoped(scope, publish);
-            publishing.map_err(no_thread)?;
+            spawn_scoped(scope, "job status", publish)?;
             let control = Control::new(control.cancel, &progress);
             let turn = queue::wait_turn(self.pool, &self.state, &self.record, &status, control);
             let result = turn.and_then(|storage| {

@@ -6,6 +6,7 @@
 //! on the blocklist of the cluster, which also stops writes that are on their way.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use extant_hostfs::Directory;
 use extant_rbd::{Cluster, Image, Pool, RbdAccess, RbdCache, Watcher};
+use extant_space::thread::spawn;
 use extant_space::{ErrorKind, Result, fnv1a};
 use parking_lot::Mutex;
 
@@ -291,8 +293,9 @@ impl Drop for ImagePool {
         if let Some(pool) = self.pool.take()
             && self.patience.has_given_up()
         {
-            let clients = self.clients.take();
-            thread::spawn(move || drop((pool, clients)));
+            // Leaked where no thread can be started.
+            let ended = ManuallyDrop::new((pool, self.clients.take()));
+            let _ = spawn("rbd end", move || drop(ManuallyDrop::into_inner(ended)));
         }
     }
 }

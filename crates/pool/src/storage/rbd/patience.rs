@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use extant_space::thread::spawn;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
 use crate::storage::Caller;
@@ -90,9 +90,9 @@ impl Patience {
         let steps = Steps::default();
         let (ended, result) = mpsc::channel();
         let own = steps.clone();
-        thread::spawn(move || {
+        spawn("rbd call", move || {
             let _ = ended.send(call(&own));
-        });
+        })?;
         let (mut seen, mut since) = (0, Instant::now());
         loop {
             match result.recv_timeout(CHECK_INTERVAL) {
@@ -122,10 +122,14 @@ impl Patience {
     /// cancel.
     pub(super) fn close<T: Send + 'static>(&self, used: T) {
         let (ended, end) = mpsc::channel();
-        thread::spawn(move || {
+        let closing = spawn("rbd close", move || {
             drop(used);
             let _ = ended.send(());
         });
+        if closing.is_err() {
+            // Then `used` has been dropped here.
+            return;
+        }
         let timeout = if self.cancel.is_cancelled() || self.stall.is_some() {
             CLOSE_TIMEOUT_CANCELLED
         } else {
