@@ -84,6 +84,11 @@ pub fn describe(path: &Path) -> Option<String> {
     listed(&all)
 }
 
+/// The same, or "another process" when none is visible.
+pub fn describe_or_other(path: &Path) -> String {
+    describe(path).unwrap_or_else(|| "another process".to_owned())
+}
+
 /// `bash (pid 17), less (pid 18)`: processes with a file, a working directory or a program below
 /// `directory`; `None` when none is visible. The file system there is not asked, as its server may
 /// have ended.

@@ -86,7 +86,8 @@ pub use fast_zeroing::{FastZeroing, VirtioBlk};
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use holders::{
-    Holder, describe as describe_holders, describe_below as describe_users_below, holders,
+    Holder, describe as describe_holders, describe_below as describe_users_below,
+    describe_or_other as describe_holders_or_other, holders,
 };
 pub use materialize::{MaterializeOptions, materialize, materialize_file};
 pub use probe::{

@@ -203,8 +203,7 @@ pub fn hold_replaced(path: &Path) -> Result<Replaced> {
     let file = match options.open(path) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            let who = extant_hostfs::describe_holders(path);
-            let who = who.unwrap_or_else(|| "another process".to_owned());
+            let who = extant_hostfs::describe_holders_or_other(path);
             let detail = format!("a lease on it is held by {who}");
             return Err(place(Error::new(ErrorKind::InUse).detail(detail)));
         }

@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use extant_hostfs::Directory;
+use extant_hostfs::{Directory, describe_holders_or_other};
 use extant_space::{Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
@@ -152,8 +152,7 @@ impl PoolState {
                 return Ok(Locked { _held: held });
             }
             if stall.is_over(&count) {
-                let who = extant_hostfs::describe_holders(&self.dir.path().join(LOCK));
-                let who = who.unwrap_or_else(|| "another process".to_owned());
+                let who = describe_holders_or_other(&self.dir.path().join(LOCK));
                 return Err(Error::new(ErrorKind::InUse)
                     .at(self.dir.path())
                     .detail(format!("the pool's lock is held by {who}")));

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use extant_hostfs::{Access, Existing, HostFile, describe_holders};
+use extant_hostfs::{Access, Existing, HostFile, describe_holders_or_other};
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result, event};
 use extant_sys::partition::{self, Partition};
 use extant_sys::wait::poll_until;
@@ -121,13 +121,10 @@ impl Disk {
                 Err(Error::from(source).at(&self.path).during("lock"))
             }
             None | Some(Err(TryLockError::WouldBlock)) => {
-                let error = Error::new(ErrorKind::InUse).at(&self.path);
-                Err(match describe_holders(&self.path) {
-                    Some(who) => {
-                        error.detail(format!("another process has locked the disk: {who}"))
-                    }
-                    None => error.detail("another process has locked the disk"),
-                })
+                let who = describe_holders_or_other(&self.path);
+                Err(Error::new(ErrorKind::InUse)
+                    .at(&self.path)
+                    .detail(format!("the disk is locked by {who}")))
             }
         }
     }
