@@ -30,7 +30,7 @@ use extant_hostfs::{
 };
 use extant_image::NewImage;
 use extant_rbd::PoolStatistics;
-use extant_space::{ByteRange, CancelToken, Control, Error, Result, SpaceFile};
+use extant_space::{ByteRange, CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
 
 use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
@@ -43,6 +43,8 @@ pub(crate) use rbd::RbdStore;
 
 /// The attribute with the format of a volume.
 pub(crate) const FORMAT_ATTRIBUTE: &str = "user.extant.format";
+/// Its value where volumes are nothing but their content.
+const RAW: &[u8] = b"raw";
 
 /// Access for which a storage is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +322,22 @@ pub(crate) trait Peek {
     fn read(&self, first: &mut [u8]) -> usize;
 }
 
+/// One of a storage whose volumes are all raw: the format is known without the content.
+struct PeekedRaw;
+
+impl Peek for PeekedRaw {
+    fn attribute(&self, name: &str) -> Option<Vec<u8>> {
+        (name == FORMAT_ATTRIBUTE).then(|| RAW.to_vec())
+    }
+
+    fn read(&self, _: &mut [u8]) -> usize {
+        0
+    }
+}
+
 /// The file of a volume, or one that is to become some.
+///
+/// By default it is raw, whatever it holds, and has no permissions and attributes.
 pub(crate) trait VolumeFile: SpaceFile {
     /// For messages.
     fn path(&self) -> &Path;
@@ -348,14 +365,25 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// The other processes that are known to have the file open, as text.
     fn holders(&self) -> Option<String>;
 
-    /// Sets the permissions, durably.
-    fn set_mode(&self, mode: u32) -> Result<()>;
+    /// Sets the permissions, durably. Where there are none, submission refuses others.
+    fn set_mode(&self, _mode: u32) -> Result<()> {
+        Ok(())
+    }
 
     /// The value of an extended attribute; `None` where there is none.
-    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok((name == FORMAT_ATTRIBUTE).then(|| RAW.to_vec()))
+    }
 
     /// Sets an extended attribute.
-    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()>;
+    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
+        if name == FORMAT_ATTRIBUTE && value == RAW {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unsupported)
+            .at(self.path())
+            .detail("the volume is raw, and has no attributes"))
+    }
 
     /// Becomes a copy of `source` that shares its space; false where that cannot be.
     fn share_space_of(&self, source: &dyn VolumeFile) -> Result<bool>;

@@ -26,11 +26,8 @@ use rustix::fs::{Advice, OFlags};
 use rustix::io::Errno;
 
 use super::volume_locks::VolumeLocks;
-use super::{Checkpoint, Done, FORMAT_ATTRIBUTE, FileStat, MakeWritten, Peek, VolumeFile};
+use super::{Checkpoint, Done, FileStat, MakeWritten, VolumeFile};
 use crate::fair_lock::LockMode;
-
-/// All that such a volume may hold: its content is never interpreted.
-const FORMAT: &[u8] = b"raw";
 
 /// Where the bytes of a volume are.
 #[derive(Debug)]
@@ -324,24 +321,6 @@ impl VolumeFile for BlockFile {
         self.volume.users()
     }
 
-    fn set_mode(&self, _: u32) -> Result<()> {
-        // That of the disk; submission refuses others.
-        Ok(())
-    }
-
-    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        Ok((name == FORMAT_ATTRIBUTE).then(|| FORMAT.to_vec()))
-    }
-
-    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
-        if name == FORMAT_ATTRIBUTE && value == FORMAT {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Unsupported)
-            .at(&self.path)
-            .detail("the volume is raw, and has no attributes"))
-    }
-
     fn share_space_of(&self, _: &dyn VolumeFile) -> Result<bool> {
         Ok(false)
     }
@@ -369,20 +348,6 @@ impl VolumeFile for BlockFile {
 
     fn as_host(&self) -> Option<&HostFile> {
         None
-    }
-}
-
-/// A volume in a list.
-pub(super) struct PeekedBlocks;
-
-impl Peek for PeekedBlocks {
-    fn attribute(&self, name: &str) -> Option<Vec<u8>> {
-        (name == FORMAT_ATTRIBUTE).then(|| FORMAT.to_vec())
-    }
-
-    fn read(&self, _: &mut [u8]) -> usize {
-        // The format is known without the content.
-        0
     }
 }
 

@@ -18,11 +18,11 @@ use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_space::{Control, Error, ErrorKind, Result};
 
-use super::block_file::{BlockFile, PeekedBlocks};
+use super::block_file::BlockFile;
 use super::volume_locks::VolumeLocks;
 use super::{
-    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, ResizeWork, Storage,
-    Store, VolumeFile, WorkFile,
+    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
+    Storage, Store, VolumeFile, WorkFile,
 };
 use crate::name::VolumeName;
 use device::{Disk, ResizedEntry};
@@ -215,7 +215,7 @@ impl Storage for DiskStorage {
     }
 
     fn peek(&self, _: &VolumeName) -> Option<Box<dyn Peek>> {
-        Some(Box::new(PeekedBlocks))
+        Some(Box::new(PeekedRaw))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {

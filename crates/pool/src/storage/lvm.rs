@@ -24,12 +24,12 @@ use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_space::{Control, Error, ErrorKind, Result, SpaceFile};
 
-use super::block_file::{BlockFile, PeekedBlocks};
+use super::block_file::BlockFile;
 use super::hidden::{HiddenName, hidden, is_replaced, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
-    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, ResizeWork, Storage,
-    Store, VolumeFile, WorkFile,
+    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
+    Storage, Store, VolumeFile, WorkFile,
 };
 use crate::name::VolumeName;
 use group::{Group, path_of_group};
@@ -363,7 +363,7 @@ impl Storage for LvmStorage<'_> {
     }
 
     fn peek(&self, _: &VolumeName) -> Option<Box<dyn Peek>> {
-        Some(Box::new(PeekedBlocks))
+        Some(Box::new(PeekedRaw))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {

@@ -28,12 +28,12 @@ use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation
 use super::hidden::{is_replaced, removed, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
-    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, Purpose, Storage, Store,
+    Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, Storage, Store,
     VolumeFile, WorkFile,
 };
 use crate::cluster_place::ClusterPlace;
 use crate::name::VolumeName;
-use image_file::{PeekedImage, RbdFile, file_stat};
+use image_file::{RbdFile, file_stat};
 use image_pool::ImagePool;
 use patience::Patience;
 use survey::RESERVED;
@@ -286,7 +286,7 @@ impl Storage for RbdStorage {
     }
 
     fn peek(&self, _: &VolumeName) -> Option<Box<dyn Peek>> {
-        Some(Box::new(PeekedImage))
+        Some(Box::new(PeekedRaw))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {

@@ -24,10 +24,8 @@ use super::clones;
 use super::image_pool::ImagePool;
 use super::patience::Patience;
 use crate::fair_lock::LockMode;
-use crate::storage::{Done, FORMAT_ATTRIBUTE, FileStat, MakeWritten, Peek, VolumeFile};
+use crate::storage::{Done, FileStat, MakeWritten, VolumeFile};
 
-/// All that an image may hold: its content is never interpreted.
-const FORMAT: &[u8] = b"raw";
 /// Bytes that are read ahead: several objects, which are on several disks.
 const AHEAD_BYTES: usize = 16 << 20;
 /// Bytes whose objects are asked for at once.
@@ -447,24 +445,6 @@ impl VolumeFile for RbdFile {
         self.pool.holders(&image)
     }
 
-    fn set_mode(&self, _: u32) -> Result<()> {
-        // Images have none; submission refuses others.
-        Ok(())
-    }
-
-    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        Ok((name == FORMAT_ATTRIBUTE).then(|| FORMAT.to_vec()))
-    }
-
-    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
-        if name == FORMAT_ATTRIBUTE && value == FORMAT {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Unsupported)
-            .at(&self.path)
-            .detail("an image of a cluster is a raw volume, and has no attributes"))
-    }
-
     fn share_space_of(&self, source: &dyn VolumeFile) -> Result<bool> {
         self.close();
         clones::share_space(&self.pool, source.path(), &self.image)?;
@@ -511,19 +491,5 @@ pub(super) fn file_stat(size_bytes: u64, allocated_bytes: u64) -> FileStat {
         mode: 0o600,
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
-    }
-}
-
-/// An image in a list.
-pub(super) struct PeekedImage;
-
-impl Peek for PeekedImage {
-    fn attribute(&self, name: &str) -> Option<Vec<u8>> {
-        (name == FORMAT_ATTRIBUTE).then(|| FORMAT.to_vec())
-    }
-
-    fn read(&self, _: &mut [u8]) -> usize {
-        // The format is known without the content.
-        0
     }
 }
