@@ -14,6 +14,7 @@ use extant_mballoc::{
     Policy, Request, RequestFlags, TransactionId,
 };
 use extant_space::ErrorKind;
+use extant_testkit::command;
 
 use claims::Claims;
 use disk::Disk;
@@ -223,4 +224,12 @@ fn owner_that_several_threads_use_gives_each_block_once() {
     });
     assert_eq!(taken, GEOMETRY.blocks());
     assert_eq!(allocator.check(), Ok(()));
+}
+
+#[test]
+fn example_gives_four_files_long_runs_and_gets_all_back() {
+    let text = command::text(&mut command::example("allocate")).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    assert_eq!(lines[4], "all of 524288 blocks are free again");
 }

@@ -51,6 +51,19 @@ pub fn tool(name: &str) -> Command {
     command
 }
 
+/// The example `name` of the crate under test.
+///
+/// # Panics
+/// If it has not been built, as by `cargo test --test NAME`: `cargo test -p CRATE` builds it.
+#[track_caller]
+pub fn example(name: &str) -> Command {
+    let test = env::current_exe().expect("a test program has a path");
+    let profile = test.ancestors().nth(2).expect("it is in deps");
+    let path = profile.join("examples").join(name);
+    assert!(path.exists(), "{} has not been built", path.display());
+    Command::new(path)
+}
+
 /// Runs `command` to its end; a status other than 0 is a failure.
 pub fn run(command: &mut Command) -> Result<Output, Failure> {
     let output = run_any_status(command)?;

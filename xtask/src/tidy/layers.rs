@@ -104,7 +104,6 @@ pub const LAYERS: &[Layer] = &[
             TEST_KIT,
         ],
     ),
-    tool("extant-examples", &["extant-hostfs"]),
     tool("xtask", &[]),
 ];
 

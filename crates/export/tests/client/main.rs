@@ -2,6 +2,7 @@
 
 mod assign;
 mod device;
+mod example;
 
 use std::path::Path;
 use std::sync::Arc;

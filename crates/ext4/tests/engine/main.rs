@@ -5,6 +5,7 @@ mod attributes;
 mod counters;
 mod cut;
 mod data;
+mod example;
 mod image;
 mod maps;
 mod names;

@@ -1,6 +1,7 @@
 //! Images as devices, compared with QEMU's tools: each side reads the other's writes.
 
 mod disk;
+mod example;
 mod growth;
 mod hostile;
 mod locks;

@@ -5,6 +5,7 @@
 
 mod both;
 mod disk;
+mod example;
 mod give_way;
 mod inside;
 mod jobs;

@@ -1,6 +1,6 @@
 //! Creates a written file in the background of a program, with progress and a deadline.
 //!
-//!     cargo run -p extant-examples --bin create_with_progress -- /tmp/demo.raw
+//!     cargo run -p extant-hostfs --example create_with_progress -- /tmp/demo.raw
 //!
 //! Shows the three things a long operation is given: options, a cancel token that any
 //! thread may use, and a progress callback.

@@ -1,6 +1,6 @@
 //! Shows which parts of a file an overwrite can use without allocation or conversion.
 //!
-//!     cargo run -p extant-examples --bin who_pays_for_the_next_write -- FILE
+//!     cargo run -p extant-hostfs --example who_pays_for_the_next_write -- FILE
 //!
 //! The extent map is streamed, so files with millions of extents need no memory.
 

@@ -1,6 +1,6 @@
 //! How a database makes its next log segment: written space ahead of the writes.
 //!
-//!     cargo run -p extant-examples --bin preallocate_log -- /tmp/segment.log
+//!     cargo run -p extant-hostfs --example preallocate_log -- /tmp/segment.log
 //!
 //! A segment that exists is grown, and only the new part is made written; the data in it is
 //! preserved. Writes into it then change no metadata of the file system, so `fdatasync` is as cheap
