@@ -7,9 +7,9 @@
 //!
 //! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `instructions`, `reproducible`, `screenshot`, `setup`, `tidy`: programs from
-//!    the package registry; instruction counts; builds for users; README's picture; the machine's
-//!    packages; house rules
+//! 3. `cargo_tool`, `instructions`, `publish`, `reproducible`, `screenshot`, `setup`, `tidy`:
+//!    programs from the package registry; instruction counts; crates for it; builds for users;
+//!    README's picture; the machine's packages; house rules
 //! 4. `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: licences; coverage-guided fuzzing;
 //!    complete exhaustive tests; bills of materials; third-party suites; all tests
 //! 5. `static_program`: the program in one file
@@ -27,6 +27,7 @@ mod fuzz;
 mod install;
 mod instructions;
 mod proof;
+mod publish;
 mod reproducible;
 mod runner;
 mod sbom;
@@ -83,6 +84,8 @@ enum Command {
     Install(PlacesArgs),
     /// Remove what was installed: DESTDIR= PREFIX=
     Uninstall(PlacesArgs),
+    /// Check the packages of all crates and publish them, in the order of their dependencies
+    Publish(PublishArgs),
     /// Make the picture of the report in README.md from the kept results
     Screenshot,
     /// Run a test program with a time limit, as cargo's runner
@@ -133,6 +136,13 @@ struct PlacesArgs {
     /// installed in place of a new build
     #[arg(value_name = "NAME=VALUE")]
     words: Vec<String>,
+}
+
+#[derive(Args)]
+struct PublishArgs {
+    /// Everything but the upload: package each crate, and build it from its package
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Args)]
@@ -217,6 +227,14 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Dist(args) => dist::run(&workspace, &args.parts),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),
         Command::Uninstall(args) => install::uninstall(&Places::parse(&args.words)?),
+        Command::Publish(args) => publish::run(
+            &workspace,
+            if args.dry_run {
+                publish::Upload::No
+            } else {
+                publish::Upload::Yes
+            },
+        ),
         Command::Screenshot => screenshot::run(&workspace),
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;

@@ -1,4 +1,5 @@
 //! Block devices: one trait, drivers over files and memory, wrappers over drivers.
+#![doc = include_str!("../README.md")]
 //!
 //! A [`Device`] takes batches of [`Request`]s from any thread, of any size: the driver splits them
 //! at its [`Limits`] and keeps the parts in flight together, so that no caller ever splits.

@@ -1,4 +1,5 @@
 //! A block device as a regular file, through FUSE.
+#![doc = include_str!("../README.md")]
 //!
 //! [`DeviceFile`] implements the operations of a file system with one file, whose bytes are those
 //! of a device: of a disk image, for example. This crate knows no image formats; it is to FUSE what

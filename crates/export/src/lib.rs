@@ -1,24 +1,5 @@
 //! Devices as network block devices: the server's side of the NBD protocol.
-//!
-//! ```
-//! use std::sync::Arc;
-//! use std::time::Duration;
-//!
-//! use extant_blockdev::MemoryDevice;
-//! use extant_export::{Access, Address, Export, Exports, Server, ServerOptions};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! # let directory = tempfile::tempdir().unwrap();
-//! # let socket = directory.path().join("nbd.sock");
-//! let device = Arc::new(MemoryDevice::new(1 << 20));
-//! let export = Export::new("disk", "", device, Access::ReadWrite)?;
-//! let server = Server::new(Exports::new(vec![export])?, ServerOptions::default());
-//! server.listen(&Address::Unix(socket))?;
-//! // qemu-img info 'nbd+unix:///disk?socket=nbd.sock'
-//! server.shutdown(Duration::from_secs(1))?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Module layers, lowest first:
 //!

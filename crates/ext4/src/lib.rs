@@ -1,29 +1,5 @@
 //! The ext4 engine: reads and writes real ext4 file systems, without root and without a mount.
-//!
-//! ```no_run
-//! use std::path::Path;
-//! use std::sync::Arc;
-//!
-//! use extant_blockdev::{HostDevice, HostOptions};
-//! use extant_ext4::{Filesystem, NewKind, NewNode, Options};
-//! use extant_space::{ByteRange, FallocateMode, SpaceFile};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let device = HostDevice::open(Path::new("disk.img"), &HostOptions::default())?;
-//! let filesystem = Filesystem::open(Arc::new(device), Options::default())?;
-//! let new = NewNode {
-//!     kind: NewKind::Regular,
-//!     permissions: 0o644,
-//!     uid: 0,
-//!     gid: 0,
-//!     umask: 0,
-//! };
-//! let file = filesystem.root()?.create(b"log", &new)?.file()?;
-//! file.fallocate(FallocateMode::WriteZeroes, ByteRange::new(0, 64 << 20))?;
-//! filesystem.close()?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Definitions: `docs/internals/ext4.md`.
 //!

@@ -1,4 +1,5 @@
 //! The consistency check of ext4: read-only verification of a file system.
+#![doc = include_str!("../README.md")]
 //!
 //! It makes the checks of `e2fsck -fn`, in the same order: superblock and descriptors, then all
 //! inodes with their blocks, directories, connections, link counts, and finally the bitmaps. Blocks
@@ -14,24 +15,6 @@
 //! it may not clear them).
 //!
 //! Format: docs/formats/ext4.md.
-//!
-//! ```no_run
-//! use std::path::Path;
-//!
-//! use extant_blockdev::{HostDevice, HostOptions};
-//! use extant_fsck::{CheckOptions, check};
-//! use extant_space::{CancelToken, Control, Silent};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let device = HostDevice::open(Path::new("disk.img"), &HostOptions::default())?;
-//! let cancel = CancelToken::new();
-//! let report = check(&device, &CheckOptions::default(), Control::new(&cancel, &Silent))?;
-//! for finding in &report.findings {
-//!     println!("{finding}");
-//! }
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,5 @@
 //! A multithreaded FUSE server: the kernel's side of a file system, without the file system.
+#![doc = include_str!("../README.md")]
 //!
 //! A file system implements [`Operations`]; [`Session::mount`] mounts it and [`Session::run`]
 //! serves it until the unmount. Requests arrive through `/dev/fuse` or io_uring. This crate knows
@@ -6,23 +7,6 @@
 //!
 //! The protocol (`include/uapi/linux/fuse.h`) is implemented here, because no other crate supports
 //! `statx`, unnamed files, 64-bit copies and the drop of privileges.
-//!
-//! ```no_run
-//! use std::sync::Arc;
-//!
-//! use extant_fuse::{MountOptions, Operations, Session};
-//!
-//! /// A file system without files: every operation has a default.
-//! struct Empty;
-//!
-//! impl Operations for Empty {}
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let session = Session::mount(Arc::new(Empty), "mnt".as_ref(), &MountOptions::default())?;
-//! session.run()?;
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,5 @@
 //! Written preallocation on any file system of the host.
+#![doc = include_str!("../README.md")]
 //!
 //! [`create`] creates a file with written space, [`materialize`] does the same to an existing file
 //! without touching its data, [`write_zeroes`] zeroes a range and leaves it written, and [`probe`]
@@ -9,22 +10,6 @@
 //!
 //! Long operations take a [`Control`](extant_space::Control) (cancel token and
 //! progress) and a [`Pace`] (full speed, a rate, or in the background).
-//!
-//! ```
-//! use extant_hostfs::{CreateOptions, HostFile, create};
-//! use extant_space::{CancelToken, Control, ExtentState, Silent, SpaceFile};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! # let directory = tempfile::tempdir().unwrap();
-//! # let path = directory.path().join("log");
-//! let cancel = CancelToken::new();
-//! let control = Control::new(&cancel, &Silent);
-//! let report = create(&path, &CreateOptions::new(1 << 20), control)?;
-//! assert_eq!(HostFile::open_read(&path)?.size()?, 1 << 20);
-//! println!("{} bytes written, verified by {:?}", report.written_bytes, report.verified);
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -1,33 +1,11 @@
 //! Disk images, raw and qcow2: creation, inspection, change, conversion, block devices.
+#![doc = include_str!("../README.md")]
 //!
 //! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system.
 //! A name that an image holds (backing file, data file) is opened only if the caller permits it.
 //!
 //! [`format`](mod@format) has the on-disk structures of qcow2, [`device`] presents an image as a
 //! block device, and [`hold`] opens image files and block devices exclusively.
-//!
-//! ```
-//! use extant_blockdev::{Device, Persistence};
-//! use extant_hostfs::CreateOptions;
-//! use extant_image::device::{DeviceOptions, ImageDevice};
-//! use extant_image::{Format, ImageOptions, create};
-//! use extant_space::{CancelToken, Control, Silent};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! # let directory = tempfile::tempdir().unwrap();
-//! # let path = directory.path().join("disk.qcow2");
-//! let cancel = CancelToken::new();
-//! let options = ImageOptions::new(Format::Qcow2, 64 << 20);
-//! let file = CreateOptions::new(options.virtual_bytes);
-//! create(&path, &options, &file, Control::new(&cancel, &Silent))?;
-//!
-//! let disk = ImageDevice::open(&path, &DeviceOptions::default())?;
-//! disk.write_at(&[0x5A; 512], 0, Persistence::Cached)?;
-//! disk.flush()?;
-//! assert_eq!(disk.geometry().size, 64 << 20);
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,5 @@
 //! The journal of ext4 in the kernel's format (jbd2), without knowledge of ext4.
+#![doc = include_str!("../README.md")]
 //!
 //! Model: a block of metadata is changed in memory, in the *running* transaction. A commit writes
 //! all its blocks and then a commit block to the log, a ring of blocks ([`JournalLocation`]); from
@@ -10,24 +11,6 @@
 //! - [`Journal`] writes committed transactions to an empty log, and checkpoints;
 //! - [`Transactions`] opens handles for threads, and commits for all of them at once;
 //! - [`InPlace`] replaces the journal for file systems without one.
-//!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use extant_blockdev::MemoryDevice;
-//! use extant_jbd2::{Journal, JournalLocation, JournalOptions, Recovery, Run};
-//! use extant_ondisk::ext4::PhysicalBlock;
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let device = Arc::new(MemoryDevice::new(16 << 20));
-//! let run = Run { first: PhysicalBlock(8), blocks: 1024 };
-//! let location = JournalLocation::new(4096, &[run])?;
-//! // A device without a journal is refused.
-//! let error = Recovery::read(device, location).err().unwrap();
-//! assert_eq!(error.kind(), extant_space::ErrorKind::Corrupt);
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Invariants:
 //! - no block is checkpointed before its transaction is durable in the log;

@@ -1,4 +1,5 @@
 //! libvirt's XML for pools and volumes, in and out.
+#![doc = include_str!("../README.md")]
 //!
 //! [`definition_from_xml`] and [`VolumeXml`] read descriptions, [`pool_xml`] and [`volume_xml`]
 //! write them. Unknown elements are kept and written back in place. Input is bounded before it is
@@ -6,18 +7,6 @@
 //! but XML's own.
 //!
 //! The elements: libvirt.org, "Storage pool and volume XML format".
-//!
-//! ```
-//! use extant_libvirt::definition_from_xml;
-//! use extant_pool::Limits;
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let xml = "<pool type='dir'><name>vms</name><target><path>/srv/vms</path></target></pool>";
-//! let definition = definition_from_xml(xml, Limits::default())?;
-//! assert_eq!(definition.path().to_str(), Some("/srv/vms"));
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

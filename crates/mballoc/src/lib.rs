@@ -1,5 +1,6 @@
 //! The block allocator: turns requests of files into long runs of blocks, for many threads at a
 //! time.
+#![doc = include_str!("../README.md")]
 //!
 //! Pure algorithm over the bitmaps of block groups: it does no I/O and knows a file only by an
 //! opaque number. It follows the ext4 allocator of the Linux kernel with the mballoc scalability
@@ -7,39 +8,6 @@
 //! off.
 //!
 //! Definitions: `docs/internals/mballoc.md`.
-//!
-//! ```
-//! use extant_mballoc::{
-//!     Allocator, BitmapSource, Block, Geometry, GroupNumber, Options, Request,
-//! };
-//!
-//! /// Groups without a block in use.
-//! struct Empty;
-//!
-//! impl BitmapSource for Empty {
-//!     fn free_blocks(&self, _group: GroupNumber) -> u32 {
-//!         32_768
-//!     }
-//!
-//!     fn load(&self, _group: GroupNumber, used: &mut [u64]) -> extant_space::Result<()> {
-//!         used.fill(0);
-//!         Ok(())
-//!     }
-//! }
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let geometry = Geometry {
-//!     first: Block(0),
-//!     end: Block(4 * 32_768),
-//!     blocks_per_group: 32_768,
-//! };
-//! let allocator = Allocator::open(geometry, Options::default(), Empty)?;
-//! let file = allocator.owner(12, 1 << 20);
-//! let run = file.allocate(&Request::data(256))?.keep();
-//! assert_eq!(run.count(), 256);
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,5 @@
 //! An ext4 file system as a FUSE mount: the engine behind [`extant_fuse::Operations`].
+#![doc = include_str!("../README.md")]
 //!
 //! `docs/semantics.md` lists what each system call does on such a mount.
 //!

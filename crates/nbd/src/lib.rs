@@ -1,16 +1,5 @@
 //! The NBD protocol: structures and streams for both sides, and a client that is a block device.
-//!
-//! ```no_run
-//! use extant_blockdev::Device;
-//! use extant_nbd::{NbdDevice, NbdOptions, NbdUri};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let uri: NbdUri = "nbd+unix:///disk?socket=nbd.sock".parse()?;
-//! let device = NbdDevice::connect(&uri, NbdOptions::default())?;
-//! println!("{} bytes", device.geometry().size);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! A crate of its own, so that `extant-blockdev`, which every other layer uses, needs no TLS
 //! library. The client is implemented here because the one Rust client on crates.io (`nbd` 0.3)

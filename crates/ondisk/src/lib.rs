@@ -1,4 +1,5 @@
 //! On-disk structures of ext4 and of its journal, jbd2.
+#![doc = include_str!("../README.md")]
 //!
 //! The crate does no I/O and keeps no state: everything works on `&[u8]` and `&mut [u8]`. Two
 //! steps, always in this order:

@@ -1,4 +1,5 @@
 //! Self-contained HTML pages, for `extant map --html` and `extant-bench report`.
+#![doc = include_str!("../README.md")]
 //!
 //! A page is one file without scripts and external resources; its content security policy forbids
 //! both. Text is escaped by maud, the builder of the markup. Colours are [`Tone`]s: each has a

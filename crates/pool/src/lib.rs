@@ -1,4 +1,5 @@
 //! Pools, volumes and jobs: storage for virtual machines and containers without over-promising.
+#![doc = include_str!("../README.md")]
 //!
 //! A [`Pool`] is a directory, on the host or in an ext4 file-system image that the engine drives
 //! without a mount. Its volumes are the files in it, raw or qcow2; or they are the partitions of a

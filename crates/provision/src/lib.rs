@@ -1,4 +1,5 @@
 //! Allocated and written space in a range of any file.
+#![doc = include_str!("../README.md")]
 //!
 //! A [`Provisioner`] works on a range of a [`SpaceFile`](extant_space::SpaceFile): a file of the
 //! host, a file inside an ext4 file system, a disk image. Its steps are the same for all of them:

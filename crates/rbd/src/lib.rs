@@ -1,19 +1,5 @@
 //! Images of Ceph RBD: clusters and pools, images with their snapshots, and a block device.
-//!
-//! librados and librbd do the work. They are opened with `dlopen` at the first use, so that nothing
-//! here depends on Ceph at build time, nor on a machine without it.
-//!
-//! ```no_run
-//! use extant_blockdev::Device;
-//! use extant_rbd::{RbdAccess, RbdDevice, RbdName};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let name: RbdName = "rbd:vms/disk:id=me".parse()?;
-//! let device = RbdDevice::open(&name, RbdAccess::ReadWrite)?;
-//! println!("{} bytes", device.geometry().size);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,4 @@
-//! A digest that tells names apart, without protection against collisions on purpose.
+//! A digest that distinguishes names, without protection against collisions on purpose.
 
 /// FNV-1a with 64 bits. Names on disks and numbers of locks contain it, so that it never changes.
 ///

@@ -1,29 +1,16 @@
 //! The vocabulary of all layers: ranges, extents and their states,
 //! fallocate modes, errors, progress and cancellation.
-//!
-//! The crate does no I/O. Its trait [`SpaceFile`] abstracts over files of the
-//! host and files inside an ext4 image: both can be read, written, resized,
-//! `fallocate`d, mapped and synced.
+#![doc = include_str!("../README.md")]
 //!
 //! Definitions: `docs/design.md`, "Vocabulary".
 //!
-//! ```
-//! use extant_space::{ByteRange, ByteSize, Extent, ExtentState};
-//!
-//! let size: ByteSize = "1.5GiB".parse().unwrap();
-//! assert_eq!(size.0, 3 << 29);
-//! let hole = Extent::hole(ByteRange::new(0, 4096));
-//! assert_eq!(hole.state, ExtentState::Hole);
-//! assert!(!hole.is_extant());
-//! ```
-//!
 //! Module layers, lowest first:
 //!
-//! 1. `corruption`, `digest`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without errors
-//!    of their own, and events
+//! 1. `corruption`, `digest`, `fallocate`, `range`, `remedy`, `size`, `trace`: values without
+//!    errors of their own, and events
 //! 2. `error`, `extent`: values that name ranges and sizes
-//! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`, `thread`: a share of a disk,
-//!    errors of cancels, values of extents, and the start of threads
+//! 3. `background_share`, `cancel`, `layer`, `preallocation`, `summary`, `thread`: a share of a
+//!    disk, errors of cancels, values of extents, and the start of threads
 //! 4. `file`: the trait
 //! 5. `layer_states`, `progress`, `rate`: figures of layers; reports, cancellation and pacing of
 //!    long work

@@ -1,4 +1,5 @@
 //! Safe wrappers of kernel interfaces that need `unsafe`, or that several crates use.
+#![doc = include_str!("../README.md")]
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,5 @@
 //! Devices as block devices of this machine: a server of the kernel's ublk driver.
+#![doc = include_str!("../README.md")]
 //!
 //! [`Disk::start`] makes `/dev/ublkbN`, whose requests the threads of this process run on an
 //! [`extant_blockdev::Device`]. When the process dies, the disk and the requests in flight stay,

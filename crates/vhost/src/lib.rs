@@ -1,22 +1,5 @@
 //! Devices as vhost-user block devices: virtual machines use them as virtio disks.
-//!
-//! ```no_run
-//! use std::sync::Arc;
-//! use std::time::Duration;
-//!
-//! use extant_blockdev::{Access, MemoryDevice};
-//! use extant_vhost::{Server, ServerOptions, Volume};
-//!
-//! # fn main() -> extant_space::Result<()> {
-//! let device = Arc::new(MemoryDevice::new(1 << 30));
-//! let volume = Volume::new("disk", device, Access::ReadWrite);
-//! let server = Server::listen(volume, "/run/vm/disk.sock".as_ref(), ServerOptions::default())?;
-//! // qemu-system-x86_64 -chardev socket,id=c,path=/run/vm/disk.sock \
-//! //     -device vhost-user-blk-pci,chardev=c ...
-//! server.shutdown(Duration::from_secs(1))?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Module layers, lowest first:
 //!
