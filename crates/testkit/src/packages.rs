@@ -56,6 +56,9 @@ pub const PACKAGES: &[&str] = &[
     "ceph-osd",
     "librbd1",
     "qemu-block-extra",
+    // contrib
+    "ansible-core",
+    "perl",
     // pages in a browser, and the picture of cargo xtask screenshot
     "chromium",
     "pngquant",
