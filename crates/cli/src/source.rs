@@ -183,6 +183,8 @@ pub struct Sources {
     list: Vec<Source>,
     /// The file-system image that contains the files.
     image: Option<Image>,
+    /// Locks volumes until their devices are closed.
+    files: Vec<NamedFile>,
 }
 
 /// One open device.
@@ -209,6 +211,7 @@ impl Sources {
         let mut sources = Self {
             list: Vec::new(),
             image: None,
+            files: Vec::new(),
         };
         let places = NamedFiles::of(args, wanted)?;
         if let Some(path) = &places.image {
@@ -218,7 +221,9 @@ impl Sources {
                 Image::change(path, args.inside.below())?
             });
         }
-        match sources.add_all(args, wanted, &places.files) {
+        let added = sources.add_all(args, wanted, &places.files);
+        sources.files = places.files;
+        match added {
             Ok(()) => Ok(sources),
             Err(error) => sources.close(Err(error)),
         }
@@ -282,8 +287,8 @@ impl Sources {
 
     /// Closes everything after `result`, whose error comes first.
     pub fn close<T>(self, result: Result<T>) -> Result<T> {
-        let Self { list, image } = self;
-        drop(list);
+        let Self { list, image, files } = self;
+        drop((list, files));
         match image {
             None => result,
             Some(image) => image.finish(result),

@@ -247,8 +247,8 @@ pub(crate) trait Storage: Send + Sync {
         Ok(false)
     }
 
-    /// The device of a volume that is no file or disk of the host, locked until it is dropped.
-    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
+    /// The device of a volume that is no file of the host.
+    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<VolumeDevice>> {
         let _ = (name, access);
         Ok(None)
     }
@@ -320,6 +320,13 @@ pub(crate) trait Peek {
 
     /// Reads the first bytes; how many there were.
     fn read(&self, first: &mut [u8]) -> usize;
+}
+
+/// The device of a volume, which outlives the storage.
+pub(crate) struct VolumeDevice {
+    pub(crate) device: Arc<dyn Device>,
+    /// Keeps others away until it is dropped, after the device.
+    pub(crate) _lock: Option<Box<dyn Send + Sync>>,
 }
 
 /// One of a storage whose volumes are all raw: the format is known without the content.

@@ -5,12 +5,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use extant_testkit::requires::tool;
+use extant_testkit::requires::{root, tool};
+use extant_testkit::scratch::LoopDevice;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require};
 use rustix::process::Signal;
@@ -21,6 +22,8 @@ const DISK_BYTES: u64 = 96 * MIB;
 const SIZE: u64 = 8 * MIB;
 
 struct Stand {
+    /// The disk, unless that is the file below.
+    device: Option<LoopDevice>,
     work: Workdir,
     content: Vec<u8>,
 }
@@ -48,15 +51,23 @@ const ALL: [Operation; 7] = [
 
 impl Stand {
     fn new() -> Self {
-        let stand = Self {
+        Self::on(|_| None)
+    }
+
+    fn on(attach: impl FnOnce(&Path) -> Option<LoopDevice>) -> Self {
+        let mut stand = Self {
+            device: None,
             work: Workdir::new(),
             content: noise(7, SIZE as usize),
         };
         let disk = File::create(stand.disk()).unwrap();
         disk.set_len(DISK_BYTES).unwrap();
+        stand.device = attach(&stand.disk());
         let mut define = extant();
         define.args(["pool", "define", "bare", "--kind", "disk", "--path"]);
-        run(stand.configured(define.arg(stand.disk()))).success();
+        let place = stand.device.as_ref().map(LoopDevice::path);
+        let place = place.map_or_else(|| stand.disk(), Path::to_path_buf);
+        run(stand.configured(define.arg(place))).success();
         // Data of earlier volumes.
         let old = vec![0xee; (DISK_BYTES - 2 * MIB) as usize];
         disk.write_all_at(&old, MIB).unwrap();
@@ -282,7 +293,17 @@ fn disk_is_defined_with_its_words_and_deleted_volumes_are_wiped() {
 #[test]
 fn volume_of_a_disk_is_served_and_kept_from_jobs_meanwhile() {
     require!(tool("sgdisk"), tool("qemu-img"), tool("qemu-io"));
-    let stand = Stand::new();
+    served_volume_is_kept_from_jobs(&Stand::new());
+}
+
+#[test]
+fn volume_with_a_device_of_its_own_is_served_and_kept_from_jobs_meanwhile() {
+    require!(root(), tool("sgdisk"), tool("qemu-img"), tool("qemu-io"));
+    served_volume_is_kept_from_jobs(&Stand::on(|disk| Some(LoopDevice::attach(disk))));
+}
+
+#[track_caller]
+fn served_volume_is_kept_from_jobs(stand: &Stand) {
     stand.reset();
     let socket = stand.work.path().join("socket");
     let mut serve = extant();

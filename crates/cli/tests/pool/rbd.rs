@@ -349,3 +349,20 @@ fn source_of_a_killed_copy_is_free_at_once() {
     assert_eq!(stand.read("new").as_ref(), Some(&stand.content));
     stand.run(&["vol", "delete", "data"]).success();
 }
+
+#[test]
+fn volume_of_a_killed_server_is_free_at_once() {
+    require!(Ceph::requirement());
+    let stand = Stand::new("servers");
+    stand.reset();
+    let mut serve = extant();
+    serve.args(["serve", "--pool", "cloud", "data", "--socket"]);
+    serve.arg(stand.work.path().join("socket"));
+    let running = Running::start(stand.configured(&mut serve));
+    crate::support::wait_until("the server", || stand.work.path().join("socket").exists());
+    let refused = stand.run(&["vol", "delete", "data"]);
+    assert!(refused.stderr.contains("client."), "{refused}");
+    running.stop(Signal::KILL);
+    stand.run(&["vol", "delete", "data"]).success();
+    assert_eq!(stand.rbd(&["ls"]).trim(), "old");
+}

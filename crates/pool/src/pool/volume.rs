@@ -19,7 +19,7 @@ use crate::definition::PoolKind;
 use crate::foreign::{ForeignElements, foreign_of};
 use crate::format::{Facts, Format, Trust, check_content, known, qcow2, store_format};
 use crate::name::VolumeName;
-use crate::storage::{Purpose, VolumeFile};
+use crate::storage::{Purpose, VolumeDevice, VolumeFile};
 use crate::volume_lock::{check_not_open, lock_alone, lock_for_reading};
 
 /// A volume in a list.
@@ -91,7 +91,7 @@ pub struct VolumePlace {
     /// The file that was checked, if it is a host file.
     file: Option<File>,
     /// The device of a volume that has no path.
-    device: Option<Arc<dyn Device>>,
+    device: Option<VolumeDevice>,
 }
 
 impl VolumePlace {
@@ -101,10 +101,10 @@ impl VolumePlace {
         self.file.as_ref().map(path_of_open)
     }
 
-    /// The device of a volume that is no file or disk of the host, nor a file in an image. The
-    /// volume is locked until it is dropped.
+    /// The device of a volume that is no file of the host, nor a file in an image. The volume is
+    /// locked while this value exists.
     pub fn device(&self) -> Option<&Arc<dyn Device>> {
-        self.device.as_ref()
+        self.device.as_ref().map(|found| &found.device)
     }
 }
 

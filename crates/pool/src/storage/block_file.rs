@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use extant_blockdev::{
-    Device, HostAccess, HostDevice, HostOptions, LoopAccess, LoopDevice, LoopOptions,
-};
+use extant_blockdev::{HostAccess, HostDevice, HostOptions, LoopAccess, LoopDevice, LoopOptions};
 use extant_hostfs::{Access, HostFile, describe_holders};
 use extant_image::hold::mounted_at;
 use extant_provision::{Pace, Prepared, Provisioner, Shared};
@@ -26,7 +24,7 @@ use rustix::fs::{Advice, OFlags};
 use rustix::io::Errno;
 
 use super::volume_locks::VolumeLocks;
-use super::{Checkpoint, Done, FileStat, MakeWritten, VolumeFile};
+use super::{Checkpoint, Done, FileStat, MakeWritten, VolumeDevice, VolumeFile};
 use crate::fair_lock::LockMode;
 
 /// Where the bytes of a volume are.
@@ -118,7 +116,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// `InUse` with the user.
-    pub(super) fn into_device(self) -> Result<Arc<dyn Device>> {
+    pub(super) fn into_device(self) -> Result<VolumeDevice> {
         let mode = match self.access {
             Access::Read => LockMode::Shared,
             _ => LockMode::Exclusive,
@@ -139,7 +137,10 @@ impl BlockFile {
                 },
                 ..HostOptions::default()
             };
-            return Ok(Arc::new(HostDevice::open(&place.target, &options)?));
+            return Ok(VolumeDevice {
+                device: Arc::new(HostDevice::open(&place.target, &options)?),
+                _lock: Some(Box::new(self)),
+            });
         }
         let options = LoopOptions {
             access: match self.access {
@@ -148,7 +149,10 @@ impl BlockFile {
             },
             ..LoopOptions::default()
         };
-        Ok(Arc::new(LoopDevice::new(Arc::new(self), options)?))
+        Ok(VolumeDevice {
+            device: Arc::new(LoopDevice::new(Arc::new(self), options)?),
+            _lock: None,
+        })
     }
 
     /// Zeroes all from `start` on, from where an earlier process stopped.

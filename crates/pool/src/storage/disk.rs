@@ -14,7 +14,6 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_space::{Control, Error, ErrorKind, Result};
 
@@ -22,7 +21,7 @@ use super::block_file::BlockFile;
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
-    Storage, Store, VolumeFile, WorkFile,
+    Storage, Store, VolumeDevice, VolumeFile, WorkFile,
 };
 use crate::name::VolumeName;
 use device::{Disk, ResizedEntry};
@@ -185,7 +184,7 @@ impl Storage for DiskStorage {
         Ok(Some(gaps.iter().map(|gap| gap.len()).max().unwrap_or(0)))
     }
 
-    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
+    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<VolumeDevice>> {
         self.volume(name, access)?.into_device().map(Some)
     }
 

@@ -20,7 +20,6 @@ mod volume;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_space::{Control, Error, ErrorKind, Result, SpaceFile};
 
@@ -29,7 +28,7 @@ use super::hidden::{HiddenName, hidden, is_replaced, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
-    Storage, Store, VolumeFile, WorkFile,
+    Storage, Store, VolumeDevice, VolumeFile, WorkFile,
 };
 use crate::name::VolumeName;
 use group::{Group, path_of_group};
@@ -333,7 +332,7 @@ impl Storage for LvmStorage<'_> {
         self.end_growth(name).map(|()| true)
     }
 
-    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
+    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<VolumeDevice>> {
         self.open_volume(name, access)?.into_device().map(Some)
     }
 

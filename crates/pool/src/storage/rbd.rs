@@ -20,7 +20,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use extant_blockdev::Device;
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_rbd::{Image, ImageLayout, PoolStatistics, RbdAccess, RbdDevice};
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Result};
@@ -29,7 +28,7 @@ use super::hidden::{is_replaced, removed, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, Storage, Store,
-    VolumeFile, WorkFile,
+    VolumeDevice, VolumeFile, WorkFile,
 };
 use crate::cluster_place::ClusterPlace;
 use crate::name::VolumeName;
@@ -251,7 +250,7 @@ impl Storage for RbdStorage {
         error.kind() == ErrorKind::NoSpace && error.os_errno().is_some()
     }
 
-    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<Arc<dyn Device>>> {
+    fn device_of(&self, name: &VolumeName, access: Access) -> Result<Option<VolumeDevice>> {
         let access = match access {
             Access::Read => RbdAccess::ReadOnly,
             _ => RbdAccess::ReadWrite,
@@ -262,7 +261,11 @@ impl Storage for RbdStorage {
         let device = self
             .pool
             .call(move |_| RbdDevice::open_by(&image, access, &options))?;
-        Ok(Some(Arc::new(device)))
+        let number = device.image().pool().cluster().client_number();
+        Ok(Some(VolumeDevice {
+            _lock: self.pool.enter_client(number),
+            device: Arc::new(device),
+        }))
     }
 
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {

@@ -5,6 +5,7 @@
 //! long before the cluster notices.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use extant_hostfs::Directory;
@@ -18,7 +19,7 @@ const AGE_MAX: Duration = Duration::from_secs(600);
 /// The directory, and the file of one connection.
 #[derive(Debug)]
 pub(super) struct Clients {
-    dir: Directory,
+    dir: Arc<Directory>,
     own: u64,
     /// Locked until it is dropped.
     _file: File,
@@ -27,19 +28,28 @@ pub(super) struct Clients {
 impl Clients {
     /// Enters the connection `own`; `None` if this user may not.
     pub(super) fn enter(state: Option<&Directory>, own: u64) -> Option<Self> {
-        let dir = state?.make_child(NAME).ok()?;
+        let dir = Arc::new(state?.make_child(NAME).ok()?);
+        let clients = Self::enter_in(dir, own)?;
+        // Files that are left are found again.
+        let _ = clients.remove_old();
+        Some(clients)
+    }
+
+    fn enter_in(dir: Arc<Directory>, own: u64) -> Option<Self> {
         let file = dir
             .file(own.to_string(), OFlags::RDWR | OFlags::CREATE)
             .ok()?;
         file.try_lock().ok()?;
-        let clients = Self {
+        Some(Self {
             dir,
             own,
             _file: file,
-        };
-        // Files that are left are found again.
-        let _ = clients.remove_old();
-        Some(clients)
+        })
+    }
+
+    /// Enters another connection of this process; `None` if this user may not.
+    pub(super) fn enter_another(&self, number: u64) -> Option<Self> {
+        Self::enter_in(Arc::clone(&self.dir), number)
     }
 
     /// The process of a client has ended.

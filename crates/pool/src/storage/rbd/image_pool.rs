@@ -182,6 +182,12 @@ impl ImagePool {
         }
     }
 
+    /// Makes another connection of this process known, so that it is known to be dead after a kill.
+    pub(super) fn enter_client(&self, number: u64) -> Option<Box<dyn Send + Sync>> {
+        let client = self.clients.as_ref()?.enter_another(number)?;
+        Some(Box::new(client))
+    }
+
     /// Cuts off the clients of killed processes of this machine that watch an image; false if there
     /// were none.
     fn block_dead_clients(&self, name: &str) -> Result<bool> {
