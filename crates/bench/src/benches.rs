@@ -6,6 +6,7 @@
 mod accelerated;
 mod assign;
 mod cancel;
+mod disks;
 pub(crate) mod exports;
 mod ext4;
 mod fragments;
@@ -16,6 +17,7 @@ mod modes;
 pub(crate) mod mount;
 mod neighbour;
 mod pool;
+mod rbd;
 pub(crate) mod scaling;
 mod stack;
 mod sync4k;
@@ -44,6 +46,8 @@ pub const ALL: &[&dyn Bench] = &[
     &fragments::Fragments,
     &exports::Exports,
     &pool::Pool,
+    &rbd::Rbd,
+    &disks::Disks,
 ];
 
 /// The bench called `name`.
