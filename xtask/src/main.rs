@@ -7,12 +7,13 @@
 //!
 //! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `instructions`, `publish`, `reproducible`, `screenshot`, `setup`, `tidy`:
-//!    programs from the package registry; instruction counts; crates for it; builds for users;
-//!    README's picture; the machine's packages; house rules
+//! 3. `cargo_tool`, `instructions`, `provenance`, `publish`, `reproducible`, `screenshot`, `setup`,
+//!    `tidy`: programs from the package registry; instruction counts; commit and date of results;
+//!    crates for the registry; builds for users; README's picture; the machine's packages; house
+//!    rules
 //! 4. `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: licences; coverage-guided fuzzing;
 //!    complete exhaustive tests; bills of materials; third-party suites; all tests
-//! 5. `static_program`: the program in one file
+//! 5. `soak`, `static_program`: tests with fresh seeds for hours; the program in one file
 //! 6. `dist`: what users get
 //! 7. `ci`, `install`: all of CI; installation
 
@@ -28,11 +29,13 @@ mod install;
 mod instructions;
 mod proof;
 mod publish;
+mod provenance;
 mod reproducible;
 mod runner;
 mod sbom;
 mod screenshot;
 mod setup;
+mod soak;
 mod static_program;
 mod step;
 mod suites;
@@ -76,6 +79,8 @@ enum Command {
     Proof(ProofArgs),
     /// Fuzz the targets of extant-fuzz, guided by coverage, and report per target
     Fuzz(FuzzArgs),
+    /// Run the tests with random inputs in turns with fresh seeds until a time is over
+    Soak(SoakArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
     /// Build what users get: files to install in target/dist, and the static program
@@ -165,6 +170,19 @@ struct FuzzArgs {
 }
 
 #[derive(Args)]
+struct SoakArgs {
+    /// No round of tests begins later
+    #[arg(long, default_value_t = 0.1)]
+    hours: f64,
+    /// The first seed, instead of one of the clock
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only these programs
+    #[arg(value_parser = PossibleValuesParser::new(soak::names()))]
+    programs: Vec<String>,
+}
+
+#[derive(Args)]
 struct CiArgs {
     /// Only these steps: `tidy clippy docs` take two minutes and need no set-up
     #[arg(value_parser = PossibleValuesParser::new(ci::names()))]
@@ -215,13 +233,21 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Suites => suites::run(&workspace),
         Command::Proof(args) => proof::run(&workspace, &args.parts),
         Command::Fuzz(args) => {
-            let time = Duration::try_from_secs_f64(args.hours * 3600.0).context("--hours")?;
+            let time = duration(args.hours)?;
             let plan = fuzz::Plan {
                 time,
                 targets: args.targets,
                 minimise: args.minimise,
             };
             fuzz::run(&workspace, &plan)
+        }
+        Command::Soak(args) => {
+            let plan = soak::Plan {
+                time: duration(args.hours)?,
+                seed: args.seed,
+                programs: args.programs,
+            };
+            soak::run(&workspace, &plan)
         }
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist(args) => dist::run(&workspace, &args.parts),
@@ -239,6 +265,10 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn duration(hours: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(hours * 3600.0).context("--hours")
 }
 
 /// Arguments before and after the first `--`: clap would claim options of cargo.

@@ -109,7 +109,7 @@ fn counts(command: &mut Command) -> Result<Vec<String>> {
 
 /// Adds a line that counts something. The test program begins a line with the name of the test. A
 /// test that samples counts on: its last line replaces the earlier ones.
-fn keep_count(line: &str, lines: &mut Vec<String>) {
+pub fn keep_count(line: &str, lines: &mut Vec<String>) {
     let line = line.split_once(" ... ").map_or(line, |(_, rest)| rest);
     if let Some((name, _)) = line.split_once(": ")
         && (line.contains(" sequences, ") || name == "failing calls")

@@ -17,7 +17,7 @@ use extant_space::{ByteRange, ExtentState};
 use extant_testkit::faulty::{DirectIoFault, FallocateFault, Faults, Faulty};
 use extant_testkit::scratch::{Filesystem, LoopDevice, Mount, Scratch};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{command, oracle, require};
+use extant_testkit::{command, oracle, require, seeds};
 use rustix::process::Signal;
 
 use support::{
@@ -262,6 +262,7 @@ fn create_killed_25_times_resumes_to_the_same_result() {
         kept > 0 && kept < SIZE,
         "the kills came too early or too late: {kept}"
     );
+    seeds::counted(25, "kills");
 
     let before = device_bytes_written(&scratch);
     let answer = create(&file, &size, &["--json"]).success();
@@ -309,6 +310,7 @@ fn create_killed_without_extent_map_resumes_from_the_size() {
             assert_eq!(answer.signal, Some(9), "{answer}");
             assert_names(fuse.path(), &[".a.extant-partial"]);
         }
+        seeds::counted(5, "kills");
         let before = fuse.counters().bytes_written;
         let answer = create(&file, "32MiB", &["--json"]).success();
         let (resumed, written) = (
@@ -349,6 +351,7 @@ fn killed_runs_can_be_repeated_at_once() {
         materialize(&file, &[]).success();
         fs::remove_file(&file).unwrap();
     }
+    seeds::counted(16, "kills");
 }
 
 /// Leaves a partial file of 64 MiB, of which some is written.
@@ -447,6 +450,7 @@ fn materialize_killed_at_any_moment_keeps_every_byte() {
             assert!(fs::read(&file).unwrap() == bytes, "{answer}");
             assert_names(scratch.path(), &["a"]);
         }
+        seeds::counted(10, "kills");
         assert!(!oracle::filefrag(&file).is_extant(), "killed too late");
         materialize(&file, &[]).success();
         assert!(fs::read(&file).unwrap() == bytes);

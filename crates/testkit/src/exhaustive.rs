@@ -14,8 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::seeds;
+
 /// Names the shard.
 const SHARD: &str = "EXTANT_EXHAUSTIVE";
+/// The seed of sequences that are drawn.
+const SEED: &str = "EXTANT_EXHAUSTIVE_SEED";
 /// The number of sequences that are drawn.
 const SAMPLES: &str = "EXTANT_EXHAUSTIVE_SAMPLES";
 
@@ -176,19 +180,14 @@ pub fn repeat(number: usize, count: usize) -> String {
     format!("{SHARD}={}", Shard::only(number, count))
 }
 
-/// Numbers of sequences of `count` that are drawn with the day as seed: as many as
-/// `EXTANT_EXHAUSTIVE_SAMPLES` says, or `usual`.
+/// Numbers of sequences of `count` that are drawn with the seed `EXTANT_EXHAUSTIVE_SEED`, or with the
+/// day: as many as `EXTANT_EXHAUSTIVE_SAMPLES` says, or `usual`.
 ///
 /// # Panics
-/// When the variable is not a number.
+/// When a variable is not a number.
 pub fn samples(count: usize, usual: usize) -> Vec<usize> {
-    let wanted = match env::var(SAMPLES) {
-        Ok(wanted) => wanted
-            .parse()
-            .unwrap_or_else(|_| panic!("{SAMPLES}={wanted}: not a number")),
-        Err(_) => usual,
-    };
-    let mut state = today() as u64;
+    let wanted = seeds::number(SAMPLES, usual as u64);
+    let mut state = seeds::number(SEED, today() as u64);
     let mut next = || {
         // SplitMix64.
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -8,7 +8,7 @@ use extant_space::ExtentState;
 use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{oracle, require, requires};
+use extant_testkit::{oracle, require, requires, seeds};
 use rustix::process::Signal;
 
 use crate::outer::Outer;
@@ -190,6 +190,7 @@ fn killed_creation_leaves_no_name_and_the_next_run_is_whole() {
         fs::remove_file(&file).unwrap();
         assert_names(scratch.path(), &[]);
     }
+    seeds::counted(12, "kills");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use extant_testkit::oracle::qemu::{assert_checks, qemu_img, qemu_io};
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{require, requires};
+use extant_testkit::{require, requires, seeds};
 use rustix::process::Signal;
 
 use crate::support::{MIB, Random, Running, create, extant, run};
@@ -104,5 +104,6 @@ fn killed_changes_on_a_disk_cost_space_at_worst() {
             qemu_io(disk.path(), "qcow2", &reads);
         }
     }
+    seeds::counted(killed, "kills");
     assert!(killed > 0, "every change was complete before it was killed");
 }

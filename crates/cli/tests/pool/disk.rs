@@ -13,7 +13,7 @@ use std::time::Duration;
 use extant_testkit::requires::{root, tool};
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{command, require};
+use extant_testkit::{command, require, seeds};
 use rustix::process::Signal;
 
 use crate::support::{Answer, MIB, Random, Running, extant, noise, run};
@@ -209,13 +209,11 @@ impl Stand {
 #[test]
 fn process_killed_at_any_moment_leaves_no_half_partition() {
     require!(tool("sgdisk"));
-    let kills = std::env::var("EXTANT_KILLS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let kills = seeds::number("EXTANT_KILLS", 60) as usize;
     let mut random = Random::seeded("--test pool disk");
     let stand = Stand::new();
     let mut interrupted = 0;
-    for round in 0..kills.unwrap_or(60) {
+    for round in 0..kills {
         stand.reset();
         let operation = ALL[round % ALL.len()];
         if operation == Operation::Grow {
@@ -250,6 +248,7 @@ fn process_killed_at_any_moment_leaves_no_half_partition() {
         let promised = info.number("/space/promised_bytes");
         assert_eq!(info.number("/space/allocated_bytes"), promised, "{info}");
     }
+    seeds::counted(kills, "kills");
     eprintln!("{interrupted} jobs were interrupted");
     assert!(interrupted > 0, "no job was killed at work");
 }

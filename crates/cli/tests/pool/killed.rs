@@ -16,7 +16,7 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{command, require};
+use extant_testkit::{command, require, seeds};
 use rustix::process::Signal;
 
 use crate::stand::{in_memory, make_image};
@@ -449,9 +449,7 @@ fn process_killed_at_any_moment_leaves_nothing_half_in_an_image_either() {
 }
 
 fn kill(kind: Kind) {
-    let kills = std::env::var("EXTANT_KILLS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let kills = seeds::number("EXTANT_KILLS", 60) as usize;
     let mut random = Random::seeded("--test pool killed");
     let stand = Stand::new(kind);
     let pool = stand.pool();
@@ -463,7 +461,7 @@ fn kill(kind: Kind) {
     .success();
     stand.reset();
     let mut interrupted = 0;
-    for round in 0..kills.unwrap_or(60) {
+    for round in 0..kills {
         let operation = ALL[round % ALL.len()];
         let free_before = stand.free_bytes();
         let delay = Duration::from_millis(random.below(220));
@@ -510,6 +508,7 @@ fn kill(kind: Kind) {
             stand.free_bytes() + 64 * 1024 >= free_before
         });
     }
+    seeds::counted(kills, "kills");
     eprintln!("{interrupted} jobs were interrupted");
     assert!(interrupted > 0, "no job was killed at work");
 }

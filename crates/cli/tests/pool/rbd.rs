@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use extant_testkit::ceph::{Ceph, POOL};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{command, require};
+use extant_testkit::{command, require, seeds};
 use rustix::process::Signal;
 
 use crate::support::{Answer, MIB, Random, Running, extant, noise, run};
@@ -206,13 +206,11 @@ impl Stand {
 #[test]
 fn process_killed_at_any_moment_leaves_no_half_image() {
     require!(Ceph::requirement());
-    let kills = std::env::var("EXTANT_KILLS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let kills = seeds::number("EXTANT_KILLS", 8) as usize;
     let mut random = Random::seeded("--test pool rbd");
     let stand = Stand::new("killed");
     let mut interrupted = 0;
-    for round in 0..kills.unwrap_or(8) {
+    for round in 0..kills {
         stand.reset();
         let operation = ALL[round % ALL.len()];
         let running = stand.start(operation);

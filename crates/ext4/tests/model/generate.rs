@@ -8,11 +8,11 @@ mod data;
 
 pub use attributes::unfix;
 
-use std::env;
 use std::ops::Range;
 
 use extant_ext4::{DeviceNumber, RenameMode};
 use extant_space::SyncMode;
+use extant_testkit::seeds;
 use fastrand::Rng;
 
 use crate::operation::{CURSORS, HANDLES, Made, Name, Operation, Owner, Path, Place};
@@ -41,12 +41,9 @@ pub enum Dialect {
 
 /// `EXTANT_MODEL_SEEDS=A..B`, or those of every day.
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
-    let Ok(chosen) = env::var("EXTANT_MODEL_SEEDS") else {
-        return usual;
-    };
-    let ends = chosen.split_once("..").expect("EXTANT_MODEL_SEEDS=A..B");
-    let number = |text: &str| text.parse().expect("EXTANT_MODEL_SEEDS=A..B");
-    number(ends.0)..number(ends.1)
+    let seeds = seeds::seeds("EXTANT_MODEL_SEEDS", usual);
+    seeds::counted(seeds.end - seeds.start, "runs");
+    seeds
 }
 
 /// Makes steps.

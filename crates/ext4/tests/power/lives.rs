@@ -1,10 +1,9 @@
 //! The lives that are cut.
 
-use std::env;
 use std::ops::Range;
 
 use extant_space::FallocateMode;
-use extant_testkit::{require, requires};
+use extant_testkit::{require, requires, seeds};
 
 use crate::image::{BIG_BLOCKS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
 use crate::life::Life;
@@ -14,10 +13,9 @@ use crate::{random, scripts};
 
 /// States of each position that are verified.
 fn thoroughness(usual: u64) -> Thoroughness {
-    let wanted = env::var("EXTANT_POWER_CUTS").ok();
     Thoroughness {
         seed: 1,
-        states_max: wanted.map_or(usual, |wanted| wanted.parse().expect("a number")),
+        states_max: seeds::number("EXTANT_POWER_CUTS", usual),
     }
 }
 
@@ -188,12 +186,6 @@ fn fast_commits_between_full_ones_survive_every_power_cut() {
     assert!(life.survive(thoroughness(24)) >= 1000);
 }
 
-fn seeds() -> Option<Range<u64>> {
-    let wanted = env::var("EXTANT_POWER_SEEDS").ok()?;
-    let (first, end) = wanted.split_once("..").expect("A..B");
-    Some(first.parse().expect("a number")..end.parse().expect("a number"))
-}
-
 /// Seeds that have found something, besides the first few.
 const FOUND: [u64; 2] = [10229, 20005];
 
@@ -210,13 +202,13 @@ fn random_lives(seeds: impl Iterator<Item = u64>) {
             ..thoroughness(24)
         });
     }
-    println!("{cuts} cuts");
+    seeds::counted(cuts, "cuts");
 }
 
 #[test]
 fn random_lives_survive_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
-    match seeds() {
+    match seeds::given("EXTANT_POWER_SEEDS") {
         Some(seeds) => random_lives(seeds),
         None => random_lives((0..8).chain(FOUND).chain(MAPPED)),
     }

@@ -11,7 +11,6 @@ mod walk;
 mod zone;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use extant_ext4::{Access, Filesystem, NewKind, OnError, Options, XattrMode};
 use extant_fsck::{CheckOptions, check};
 use extant_ondisk::ext4::Superblock;
 use extant_space::{ByteRange, CancelToken, Control, FallocateMode, Silent, SpaceFile};
-use extant_testkit::{require, requires};
+use extant_testkit::{require, requires, seeds};
 use fastrand::Rng;
 
 use crate::image::{MAPS, forgetful, make, new, open};
@@ -200,11 +199,9 @@ fn crc32c(before: u32, bytes: &[u8]) -> u32 {
 }
 
 fn seeds(usual: Range<u64>) -> Range<u64> {
-    let Ok(wanted) = env::var("EXTANT_TROUBLE_SEEDS") else {
-        return usual;
-    };
-    let (first, end) = wanted.split_once("..").expect("A..B");
-    first.parse().expect("a number")..end.parse().expect("a number")
+    let seeds = seeds::seeds("EXTANT_TROUBLE_SEEDS", usual);
+    seeds::counted(seeds.end - seeds.start, "images");
+    seeds
 }
 
 /// Damages an image for each seed; most of the time that is found out.

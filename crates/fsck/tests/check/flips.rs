@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_fsck::{CheckOptions, FindingKind, Report};
 use extant_space::Result;
-use extant_testkit::{require, requires};
+use extant_testkit::{require, requires, seeds};
 
 use crate::image::{Image, check_device};
 use crate::population::{FILL, populate};
@@ -277,8 +277,8 @@ fn flipped_bits_of_metadata_are_judged_as_by_e2fsck() {
         requires::tool("setfattr"),
         requires::kernel_filesystem("ext4")
     );
-    let flips = std::env::var("FLIPS").map_or(100, |n| n.parse().unwrap());
-    let seed = std::env::var("SEED").map_or(1, |n| n.parse().unwrap());
+    const FLIPS: usize = 100;
+    let seeds = seeds::seeds("EXTANT_TROUBLE_SEEDS", 1..2);
     let formats = [
         (
             "-t ext4 -b 1024 -O ^metadata_csum,^uninit_bg,^has_journal",
@@ -297,12 +297,16 @@ fn flipped_bits_of_metadata_are_judged_as_by_e2fsck() {
         ),
         ("-t ext4 -b 1024 -O metadata_csum_seed,orphan_file", 1024),
     ];
-    let differences = formats.map(|(format, block)| differences(format, block, flips, seed));
-    assert!(
-        differences.iter().all(String::is_empty),
-        "{}",
-        differences.join("\n")
-    );
+    for seed in seeds {
+        let differences = formats.map(|(format, block)| differences(format, block, FLIPS, seed));
+        assert!(
+            differences.iter().all(String::is_empty),
+            "EXTANT_TROUBLE_SEEDS={seed}..{}\n{}",
+            seed + 1,
+            differences.join("\n")
+        );
+        seeds::counted(FLIPS * formats.len(), "images");
+    }
 }
 
 /// Pieces of metadata replaced by others, and by noise.

@@ -8,7 +8,7 @@ use extant_blockdev::{Device, HostCache, Persistence, Zeroing};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::format::Header;
 use extant_space::{ByteRange, ErrorKind, Result};
-use extant_testkit::require;
+use extant_testkit::{require, seeds};
 
 use crate::support::{
     Ground, KIB, MIB, assert_checks, open, open_with, pattern, qcow2_options, qemu_img, read, write,
@@ -320,8 +320,15 @@ fn image_without_its_referenced_file_is_refused_with_its_name() {
 fn damaged_anywhere_it_never_panics() {
     require!(qemu_img());
     let victim = Victim::new();
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let random = fastrand::u64(..1 << 32);
+    let seeds = seeds::seeds("EXTANT_TROUBLE_SEEDS", random..random + 1);
+    println!("EXTANT_TROUBLE_SEEDS={}..{}", seeds.start, seeds.end);
+    seeds.for_each(|seed| damaged_anywhere(&victim, seed));
+}
+
+fn damaged_anywhere(victim: &Victim, seed: u64) {
+    const IMAGES: u32 = 150;
+    seeds::counted(IMAGES, "images");
     let mut random = fastrand::Rng::with_seed(seed);
     let tables = [
         0,
@@ -330,7 +337,7 @@ fn damaged_anywhere_it_never_panics() {
         victim.header.refcount_table_offset,
         victim.refcount_block(),
     ];
-    for _ in 0..150 {
+    for _ in 0..IMAGES {
         let mut bytes = victim.bytes.clone();
         for _ in 0..random.usize(1..6) {
             let at = tables[random.usize(..tables.len())] as usize + random.usize(..112);

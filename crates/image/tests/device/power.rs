@@ -22,7 +22,7 @@ use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, Extent, FallocateMode, LayerRange,
     LayerVisitor, Result, Silent, SpaceFile, SyncMode,
 };
-use extant_testkit::require;
+use extant_testkit::{require, seeds};
 
 use promise::{Promise, assert_written, flushed, promise};
 
@@ -210,13 +210,14 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
         states_max: 3,
         ..CrashOptions::seeded(seed)
     };
-    let mut written = 0;
+    let (mut written, mut cuts) = (0, 0);
     for (number, crash) in log.crashes(options).enumerate() {
         let what = format!("{} seed {seed}, {crash}", scenario.name);
         assert_never_corrupt(&crash, &what);
         let from = crash
             .mark()
             .map_or(0, |mark| mark.parse().expect("a number"));
+        cuts += 1;
         written += assert_promises(scenario, &crash, &promises[from..], &what);
         if number % 20 == 0 {
             assert_can_be_written(scenario, &crash, &what);
@@ -225,6 +226,7 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
             assert_qemu_agrees(&ground, &crash.image, &what);
         }
     }
+    seeds::counted(cuts, "cuts");
     // Of a device that fails, few flushes succeed.
     let is_enough = written > 0 || scenario.failure_odds.is_some();
     assert!(is_enough, "{}: nothing was written below", scenario.name);
@@ -458,16 +460,8 @@ pub fn assert_qemu_agrees(ground: &Ground, image: &MemoryDevice, what: &str) {
     );
 }
 
-/// More of them while looking for mistakes.
-fn seeds() -> std::ops::Range<u64> {
-    let wanted = std::env::var("EXTANT_SEEDS")
-        .ok()
-        .and_then(|seeds| seeds.parse().ok());
-    0..wanted.unwrap_or(2)
-}
-
 fn assert_all_survive(scenario: &Scenario) {
-    for seed in seeds() {
+    for seed in seeds::seeds("EXTANT_POWER_SEEDS", 0..2) {
         assert_survives(scenario, seed, 150);
     }
 }

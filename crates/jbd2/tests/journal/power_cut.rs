@@ -15,6 +15,7 @@ use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::JournalSuperblock;
 use extant_ondisk::jbd2::commit::Commit;
 use extant_ondisk::jbd2::header::{BlockType, Header};
+use extant_testkit::seeds;
 
 use crate::device::{
     BLOCK, FORMATS, HOMES, V3, contents, device, home, location, offset, open, recover,
@@ -202,17 +203,20 @@ fn few_states(seed: u64) -> CrashOptions {
 
 #[test]
 fn long_life_in_a_small_log_survives_every_power_cut() {
-    for seed in 0..2 {
+    for seed in seeds::seeds("EXTANT_POWER_SEEDS", 0..2) {
         let life = live(seed, 60, V3, 30, CacheMode::Volatile);
         let cuts = life.survive(few_states(seed));
+        seeds::counted(cuts, "cuts");
         assert!(cuts > 500, "{cuts} power cuts");
     }
 }
 
 #[test]
 fn every_format_survives_every_power_cut() {
-    for (seed, format) in (10..).zip(FORMATS) {
+    let first = seeds::given("EXTANT_POWER_SEEDS").map_or(10, |seeds| seeds.start);
+    for (seed, format) in (first..).zip(FORMATS) {
         let cuts = live(seed, 60, format, 12, CacheMode::Volatile).survive(few_states(seed));
+        seeds::counted(cuts, "cuts");
         assert!(cuts > 200, "{cuts} power cuts");
     }
 }

@@ -15,7 +15,6 @@ mod event;
 mod setup;
 mod world;
 
-use std::env;
 use std::ops::Range;
 
 use extant_mballoc::Options;
@@ -25,14 +24,8 @@ use setup::{Setup, parts};
 
 /// Compares both under the events of some seeds, with each of the options.
 fn compare(test: &str, options: &[(&str, Options)], seeds: Range<u64>, sizes: event::Sizes) {
-    let seeds = env::var("EXTANT_MODEL_SEEDS").map_or(seeds, |chosen| {
-        let bounds = chosen
-            .split_once("..")
-            .and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-        bounds.unwrap_or_else(|| panic!("EXTANT_MODEL_SEEDS={chosen} is not FROM..TO"))
-    });
-    let (first, last) = (seeds.start, seeds.end);
-    assert!(first < last, "no seeds");
+    let seeds = extant_testkit::seeds::seeds("EXTANT_MODEL_SEEDS", seeds);
+    extant_testkit::seeds::counted(seeds.end - seeds.start, "runs");
     for seed in seeds {
         let (name, options) = &options[seed as usize % options.len()];
         let mut bytes = [0; 32];

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use extant_testkit::fuse_watchdog::FuseWatchdog;
+use extant_testkit::seeds;
 use extant_testkit::workdir::Workdir;
 
 use crate::companion;
@@ -59,9 +59,9 @@ impl Kind {
 /// # Panics
 /// With a report, on a difference to the model.
 pub fn exercise(kind: &Kind, operations: u64) {
-    let operations = chosen("EXTANT_EXERCISE_OPERATIONS", operations);
-    let workers = chosen("EXTANT_EXERCISE_WORKERS", WORKERS);
-    for seed in seeds() {
+    let operations = seeds::number("EXTANT_EXERCISE_OPERATIONS", operations);
+    let workers = seeds::number("EXTANT_EXERCISE_WORKERS", WORKERS);
+    for seed in seeds::seeds("EXTANT_EXERCISE_SEEDS", 0..1) {
         println!("seed {seed}: {operations} steps of {workers} workers");
         let work = Workdir::new();
         let place = work.directory("mount");
@@ -86,6 +86,7 @@ pub fn exercise(kind: &Kind, operations: u64) {
             assert_checked(&device);
         }
         assert_clean(&device);
+        seeds::counted(operations, "operations");
     }
 }
 
@@ -209,20 +210,4 @@ impl Worker {
 /// Has the kernel forget all that is clean, files and names included.
 fn drop_caches() -> Result<(), String> {
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| format!("drop caches: {error}"))
-}
-
-fn seeds() -> Range<u64> {
-    let Ok(chosen) = std::env::var("EXTANT_EXERCISE_SEEDS") else {
-        return 0..1;
-    };
-    let ends = chosen.split_once("..").expect("EXTANT_EXERCISE_SEEDS=A..B");
-    let number = |text: &str| text.parse().expect("EXTANT_EXERCISE_SEEDS=A..B");
-    number(ends.0)..number(ends.1)
-}
-
-fn chosen(name: &str, usual: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}=N")),
-        Err(_) => usual,
-    }
 }

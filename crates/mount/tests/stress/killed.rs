@@ -6,7 +6,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -17,7 +16,7 @@ use extant_testkit::command::{run, tool};
 use extant_testkit::fuse_rings;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::scratch::{LoopDevice, Mount};
-use extant_testkit::{require, requires};
+use extant_testkit::{require, requires, seeds};
 use fastrand::Rng;
 
 use crate::log::{Content, Known, Log};
@@ -251,7 +250,7 @@ fn kill_of_the_server_loses_nothing_that_was_synced() {
         requires::tool("losetup"),
         requires::kernel_filesystem("ext4")
     );
-    for seed in seeds() {
+    for seed in seeds::seeds("EXTANT_STRESS_SEEDS", 0..2) {
         let repeat = format!(
             "repeat: EXTANT_STRESS_SEEDS={seed}..{} cargo test -p extant-mount --test stress kill",
             seed + 1
@@ -279,14 +278,6 @@ fn kill_of_the_server_loses_nothing_that_was_synced() {
         mount.unmount();
         drop(device);
         assert_e2fsck_clean(&theirs);
+        seeds::counted(1, "kills");
     }
-}
-
-fn seeds() -> Range<u64> {
-    let Ok(chosen) = std::env::var("EXTANT_STRESS_SEEDS") else {
-        return 0..2;
-    };
-    let ends = chosen.split_once("..").expect("EXTANT_STRESS_SEEDS=A..B");
-    let number = |text: &str| text.parse().expect("EXTANT_STRESS_SEEDS=A..B");
-    number(ends.0)..number(ends.1)
 }

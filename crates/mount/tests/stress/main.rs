@@ -14,8 +14,5 @@ mod tree;
 
 /// How many times as much as on usual days is to be done.
 fn factor() -> u32 {
-    match std::env::var("EXTANT_STRESS_FACTOR") {
-        Ok(text) => text.parse().expect("EXTANT_STRESS_FACTOR=N"),
-        Err(_) => 1,
-    }
+    extant_testkit::seeds::number("EXTANT_STRESS_FACTOR", 1) as u32
 }
