@@ -473,7 +473,9 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
     let missing = Survey::of(&*file, ByteRange::new(0, file_bytes))?;
     // Without holes in the map, the block count is used.
     let not_allocated = file_bytes.saturating_sub(found.allocated_bytes);
-    let mut space_bytes = missing.hole_bytes.max(not_allocated) + (full_bytes - file_bytes);
+    // A process that closes the image may shorten its file meanwhile.
+    let growth_bytes = full_bytes.saturating_sub(file_bytes);
+    let mut space_bytes = missing.hole_bytes.max(not_allocated) + growth_bytes;
     if materialize.unshare {
         space_bytes += missing.shared_bytes;
     }
