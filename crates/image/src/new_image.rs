@@ -137,7 +137,8 @@ impl NewImage {
     }
 
     /// Gives `file`, which no other process uses, the size, the space and the contents of the
-    /// image; durable and verified on return. A file of an interrupted run is resumed.
+    /// image; durable and verified on return. A file of an interrupted run is resumed, unless it may
+    /// have metadata ([`provision_resumable`](Self::provision_resumable)).
     ///
     /// # Errors
     /// Those of [`Provisioner::provision_new`].
@@ -145,6 +146,21 @@ impl NewImage {
         &self,
         file: &dyn SpaceFile,
         pace: &Pace,
+        control: Control<'_>,
+    ) -> Result<NewFileReport> {
+        self.provision_resumable(file, pace, &no_guard, control)
+    }
+
+    /// The same. Until `before_contents` is called the file is all zeros, and its creation can be
+    /// resumed; afterwards it may have metadata, and has to begin again.
+    ///
+    /// # Errors
+    /// As [`provision`](Self::provision), and those of `before_contents`.
+    pub fn provision_resumable(
+        &self,
+        file: &dyn SpaceFile,
+        pace: &Pace,
+        before_contents: &dyn Fn() -> Result<()>,
         control: Control<'_>,
     ) -> Result<NewFileReport> {
         let fill = |file: &dyn SpaceFile, control: Control<'_>| self.write_metadata(file, control);
@@ -157,7 +173,7 @@ impl NewImage {
             size_bytes: self.file_bytes(),
             preallocation,
             contents: self.has_metadata().then_some(&contents),
-            before_contents: &no_guard,
+            before_contents,
             resumed_bytes: 0,
             is_synced_later: false,
         };

@@ -15,6 +15,7 @@ mod location;
 mod names;
 mod open_image;
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,6 +86,15 @@ impl Ext4Storage {
         make_directory(inside.directory(), STATE_DIRECTORY)
             .and_then(|own| make_directory(&own, WORK))
             .map_err(|error| error.at(self.work_path()))
+    }
+
+    /// Renames an unfinished file, durably.
+    fn rename_work(&self, from: &str, to: &str) -> Result<()> {
+        let inside = self.hold.enter()?;
+        let work = self.make_work(&inside)?;
+        work.rename(from.as_bytes(), &work, to.as_bytes(), RenameMode::NoReplace)
+            .map_err(|error| error.at(self.work_place(to)))?;
+        inside.sync()
     }
 
     fn file(&self, inside: &Engine, node: &Node, path: PathBuf) -> Result<Box<dyn VolumeFile>> {
@@ -234,6 +244,11 @@ impl Storage for Ext4Storage {
             return Ok(Done::default());
         }
         let partial = format!(".{name}.extant-partial");
+        let filling = format!(".{name}.extant-filling");
+        // Of a run that was interrupted while it wrote metadata: it is not all zeros.
+        if self.open_work(&filling)?.is_some() {
+            self.remove_work(&filling)?;
+        }
         let file = match self.open_work(&partial)? {
             Some(file) => file,
             None => self.new_work(&partial, new.image.file_bytes())?,
@@ -250,19 +265,17 @@ impl Storage for Ext4Storage {
             provisioner.allocate()?;
             file.sync(SyncMode::All)?;
         }
-        new.image.provision(&*file, &pace, control)?;
+        let is_filling = Cell::new(false);
+        let begin_filling = || {
+            is_filling.set(true);
+            self.rename_work(&partial, &filling)
+        };
+        let image = &new.image;
+        image.provision_resumable(&*file, &pace, &begin_filling, control)?;
         control.cancel.check()?;
         file.set_mode(new.mode)?;
-        let inside = self.hold.enter()?;
-        let work = self.make_work(&inside)?;
-        work.rename(
-            partial.as_bytes(),
-            &work,
-            name.as_bytes(),
-            RenameMode::NoReplace,
-        )
-        .map_err(|error| error.at(self.work_place(name)))?;
-        inside.sync().map(|()| Done::default())
+        let last = if is_filling.get() { &filling } else { &partial };
+        self.rename_work(last, name).map(|()| Done::default())
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {

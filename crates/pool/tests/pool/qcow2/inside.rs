@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use extant_image::{Format, Preallocation};
-use extant_pool::{CloneMethod, Download, Operation, PoolKind, WipeMethod};
+use extant_pool::{CloneMethod, Download, OnStop, Operation, PoolKind, WipeMethod};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::Filesystem;
@@ -12,7 +12,8 @@ use super::{
     MODES, assert_image, assert_reads, image, materialize, qemu, qemu_img, resize, upload, wipe,
 };
 use crate::both::Stand;
-use crate::stand::{MIB, clone, download, name, perform};
+use crate::jobs::run_until;
+use crate::stand::{MIB, clone, download, name, perform, run, submit};
 
 /// The volume as a file of the host.
 fn fetch(stand: &Stand, volume: &str) -> PathBuf {
@@ -85,4 +86,27 @@ fn image_is_changed_inside_an_image_as_on_the_host() {
     perform(&stand.pool, wipe("i", WipeMethod::Discard)).unwrap();
     check("i", &vec![0; 8 << 20]);
     stand.assert_at_rest();
+}
+
+#[test]
+fn creation_inside_an_image_interrupted_at_any_point_is_resumed() {
+    require!(Filesystem::Ext4.requirement(), qemu_img());
+    let stand = Stand::new(PoolKind::Ext4);
+    for mode in [Preallocation::Metadata, Preallocation::Full] {
+        let operation = Operation::Create(image("new", MIB / 2, mode));
+        for point in 0.. {
+            let job = submit(&stand.pool, operation.clone()).unwrap();
+            let id = job.id();
+            let interrupted = run_until(point, job, OnStop::Interrupt);
+            if interrupted.is_err() {
+                run(stand.pool.resume(id).unwrap()).unwrap();
+            }
+            assert_image(&fetch(&stand, "new"), MIB / 2);
+            stand.pool.delete(&name("new"), false).unwrap();
+            stand.assert_at_rest();
+            if interrupted.is_ok() {
+                break;
+            }
+        }
+    }
 }
