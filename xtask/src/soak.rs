@@ -4,7 +4,7 @@
 //! A seed that no run had before follows from the clock, and each round of a program continues
 //! from it. A failure does not stop the other programs: its output is kept in `target/soak`, and
 //! the report names the command that repeats it. The table is meant for the changelog of a release;
-//! `target/soak/report.json`, which the pages of numbers are made from, is written after each round.
+//! `target/soak/report.json`, from which the page of numbers is made, is written after each round.
 
 mod programs;
 mod report;

@@ -137,8 +137,8 @@ impl NewImage {
     }
 
     /// Gives `file`, which no other process uses, the size, the space and the contents of the
-    /// image; durable and verified on return. A file of an interrupted run is resumed, unless it may
-    /// have metadata ([`provision_resumable`](Self::provision_resumable)).
+    /// image; durable and verified on return. A file of an interrupted run is resumed, unless it
+    /// may have metadata ([`provision_resumable`](Self::provision_resumable)).
     ///
     /// # Errors
     /// Those of [`Provisioner::provision_new`].

@@ -180,8 +180,8 @@ pub fn repeat(number: usize, count: usize) -> String {
     format!("{SHARD}={}", Shard::only(number, count))
 }
 
-/// Numbers of sequences of `count` that are drawn with the seed `EXTANT_EXHAUSTIVE_SEED`, or with the
-/// day: as many as `EXTANT_EXHAUSTIVE_SAMPLES` says, or `usual`.
+/// Numbers of sequences of `count` that are drawn with the seed `EXTANT_EXHAUSTIVE_SEED`, or with
+/// the day: as many as `EXTANT_EXHAUSTIVE_SAMPLES` says, or `usual`.
 ///
 /// # Panics
 /// When a variable is not a number.

@@ -1,4 +1,4 @@
-//! What a soak has tested, as a table and as JSON.
+//! The results of a soak, as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
