@@ -16,7 +16,7 @@ pub struct Program {
 
 /// How a program takes seeds.
 pub enum Seeds {
-    /// So many in each round, as `A..B` in this variable; those of the program begin with an offset.
+    /// `count` in each round, as `A..B` in this variable; all are above an offset.
     Range {
         variable: &'static str,
         count: u64,
@@ -252,6 +252,14 @@ pub const PROGRAMS: &[Program] = &[
         test: "device",
         filter: "damaged_anywhere",
         seeds: range("EXTANT_TROUBLE_SEEDS", 20),
+        environment: &[],
+    },
+    Program {
+        name: "simulation",
+        package: "extant",
+        test: "simulation",
+        filter: "promises_of_the_whole_system",
+        seeds: range("EXTANT_SIMULATION_SEEDS", 4),
         environment: &[],
     },
     Program {
