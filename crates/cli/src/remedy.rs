@@ -31,6 +31,34 @@ fn words(remedy: Remedy) -> &'static str {
         Remedy::Unshare => "--unshare gives them space of their own",
         Remedy::ResumeJob => "extant job resume continues it, extant job cancel undoes it",
         Remedy::MetadataZeroes => "--zeroes metadata leaves it as it is below",
+        Remedy::RepairLeaks => {
+            "extant image check --repair leaks frees clusters leaked by interrupted changes"
+        }
+        Remedy::Unmount => "extant umount unmounts it",
+        Remedy::RepairImage => "repair it first: extant image check --repair all",
+        Remedy::CheckImage => "see extant image check",
+        Remedy::MergeBacking => "extant image convert --chain makes one full image of both",
+        Remedy::ReadBacking => {
+            "--chain reads the backing file and copies the part that belongs to the disk"
+        }
+        Remedy::Shrink => "--shrink allows it",
+        Remedy::OpenNamedFiles => {
+            "--chain opens the files that the image names, if you trust who made it"
+        }
+        Remedy::NamePreallocation => "--preallocation metadata, falloc or full",
+        Remedy::DefinePool => "extant pool define defines it",
+        Remedy::AllowBacking => "--allow-backing if you know who made it",
+        Remedy::SetFormat => "extant vol format says it: qcow2 if you know who made it, else raw",
+        Remedy::NameFormat => "--format qcow2 if you know who made it, else --format raw",
+        Remedy::NameDefinitions => "--config-dir names a directory",
+        Remedy::DeleteDefinition => "extant pool delete removes the definition",
+        Remedy::AdoptTable => "--adopt keeps its partitions, and uses the free space between them",
+        Remedy::RefreshPool => "extant pool refresh cleans up",
+        Remedy::MaterializeClones => {
+            "extant vol materialize --unshare makes a clone a volume of its own"
+        }
+        Remedy::ListJobs => "extant job list shows them",
+        Remedy::IgnoreUsers => "--force does it all the same",
         _ => "see --help",
     }
 }

@@ -7,7 +7,7 @@ use extant_hostfs::{Access, HostFile};
 use extant_provision::{Pace, Provisioner, Shared};
 use extant_rbd::{Image, RbdAccess, RbdDevice};
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
+    ByteRange, Control, Error, ErrorKind, FallocateMode, Preallocation, Remedy, Result, SpaceFile,
 };
 
 use crate::format::Header;
@@ -140,6 +140,19 @@ impl ImageFile {
         self.is_disk
     }
 
+    /// Refuses a pace that a disk does not keep.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn check_pace(&self) -> Result<()> {
+        if self.is_disk && !matches!(self.pace, Pace::Full) {
+            return Err(Self::refuse(
+                "a rate and the background are for files, not for a disk that holds an image",
+            ));
+        }
+        Ok(())
+    }
+
     pub(crate) fn cluster_image(&self) -> Option<&Arc<Image>> {
         self.cluster_image.as_ref()
     }
@@ -169,9 +182,9 @@ impl ImageFile {
     pub(crate) fn check_fits(&self, file_bytes: u64) -> Result<()> {
         if self.is_disk {
             check_fits(file_bytes, self.file.size()?).map_err(|error| {
-                error.advice(
-                    "make the disk larger; clusters leaked by interrupted changes are freed by extant image check --repair leaks",
-                )
+                error
+                    .advice("make the disk larger")
+                    .remedy(Remedy::RepairLeaks)
             })
         } else {
             Ok(())

@@ -14,7 +14,7 @@ mod read;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
+use extant_space::{CancelToken, Error, ErrorKind, Remedy, Result, SpaceFile};
 
 use crate::detect;
 use crate::format::Header;
@@ -23,7 +23,7 @@ use crate::qcow2::Qcow2;
 
 pub use extents::ImageExtent;
 pub(crate) use extents::states;
-pub use open::{ReferencedFiles, hold_export, open_file, open_layer, open_path};
+pub use open::{ReferencedFiles, hold_export, hold_file, open_file, open_layer, open_path};
 
 /// An image for reading.
 pub struct Layer {
@@ -176,5 +176,5 @@ fn missing(what: &str, name: Option<&Path>) -> Error {
         .detail(format!(
             "the image has a {what} ({name}), which was not opened"
         ))
-        .advice("--chain opens the files that the image names, if you trust who made it")
+        .remedy(Remedy::OpenNamedFiles)
 }

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use extant_rbd::MaterializeOptions;
-use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
+use extant_space::{ByteRange, Control, Preallocation as Space, Remedy, Result, SyncMode};
 use serde::Serialize;
 
 use crate::image_file::ImageFile;
@@ -88,7 +88,7 @@ fn map_all(file: &ImageFile, control: Control<'_>) -> Result<()> {
             "the image has a backing file ({}), which shows through where it has nothing",
             name.display()
         ))
-        .advice("extant image convert --chain makes one full image of both"));
+        .remedy(Remedy::MergeBacking));
     }
     let all = ByteRange::new(0, header.virtual_bytes);
     edit.check_counts(control)?;

@@ -31,7 +31,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_space::{Control, Error, ErrorKind, Result, SpaceFile, SyncMode};
+use extant_space::{Control, Error, ErrorKind, Remedy, Result, SpaceFile, SyncMode};
 
 use crate::check::rebuild_refcounts;
 use crate::format::{
@@ -65,7 +65,7 @@ impl<'a> OfflineEdit<'a> {
         if image.header.incompatible.contains(Incompatible::CORRUPT) {
             return Err(Error::new(ErrorKind::Corrupt)
                 .detail("the image is marked as corrupt")
-                .advice("repair it first: extant image check --repair all"));
+                .remedy(Remedy::RepairImage));
         }
         if image.header.incompatible.contains(Incompatible::DIRTY) {
             // The last user was killed, and the refcounts are outdated.
@@ -256,7 +256,7 @@ impl<'a> OfflineEdit<'a> {
             let left = count.checked_sub(1).ok_or_else(|| {
                 Error::new(ErrorKind::Corrupt)
                     .detail(format!("qcow2 cluster {cluster}: in use, and counted as 0"))
-                    .advice("see extant image check")
+                    .remedy(Remedy::CheckImage)
             })?;
             if left == 0 {
                 match free.last_mut() {

@@ -15,7 +15,8 @@ use extant_blockdev::{
 };
 use extant_hostfs::{CreateReport, Existing, Verified};
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Phase, Preallocation, Result,
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Phase, Preallocation, Remedy,
+    Result,
 };
 use extant_sys::extents::MapSource;
 
@@ -79,7 +80,7 @@ pub(crate) fn create_on_disk(
         return Err(Error::new(ErrorKind::AlreadyExists)
             .at(path)
             .detail("is a disk, and its contents would be lost")
-            .advice("--force replaces it"));
+            .remedy(Remedy::Replace));
     }
     let disk = open_disk(path)?;
     check_fits(new.file_bytes(), disk.geometry().size).map_err(|error| error.at(path))?;

@@ -1,6 +1,6 @@
 //! Grows or shrinks an image, with an option for the space of the new part.
 
-use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SyncMode};
+use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Remedy, Result, SyncMode};
 use serde::Serialize;
 
 use crate::format::Autoclear;
@@ -62,7 +62,7 @@ pub fn resize(
                 ByteSize(old_bytes),
                 ByteSize(new_bytes)
             ))
-            .advice("--shrink allows it"));
+            .remedy(Remedy::Shrink));
     }
     let preallocation = match options.preallocation {
         Some(asked) => asked,

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use extant_space::{ByteSize, Error, ErrorKind, Result};
+use extant_space::{ByteSize, Error, ErrorKind, Remedy, Result};
 use serde::Serialize;
 
 use crate::format;
@@ -233,13 +233,13 @@ impl Space {
         if need.capacity_bytes > available {
             let error = missing("of capacity wanted", need.capacity_bytes, available);
             return Err(error.advice(
-                "choose a smaller capacity, remove volumes, or define the pool with a larger --overcommit",
+                "choose a smaller capacity, remove volumes, or define the pool with a larger overcommit",
             ));
         }
         let room = self.free_bytes.saturating_sub(self.reserved_bytes);
         if need.space_bytes > room {
             let error = missing("wanted", need.space_bytes, room);
-            return Err(error.advice("make only a part real (--allocation), or free some"));
+            return Err(error.advice("free some").remedy(Remedy::AllocateLess));
         }
         Ok(())
     }

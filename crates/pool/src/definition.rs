@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use extant_hostfs::Directory;
 use extant_image::hold::is_export;
-use extant_space::{Error, ErrorKind, Preallocation, Result};
+use extant_space::{Error, ErrorKind, Preallocation, Remedy, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_place::ClusterPlace;
@@ -362,7 +362,7 @@ impl Definitions {
             .ok_or_else(|| {
                 Error::new(ErrorKind::NotFound)
                     .detail("HOME is not set, so definitions of pools have no directory")
-                    .advice("--config-dir names a directory")
+                    .remedy(Remedy::NameDefinitions)
             })?;
         Ok(Self {
             path: base.join("extant/pools"),
@@ -443,7 +443,7 @@ impl Definitions {
         if self.has_own(name)? {
             Err(Error::new(ErrorKind::AlreadyExists)
                 .detail(format!("a pool '{name}' is defined already"))
-                .advice(format!("extant pool delete {name} removes the definition")))
+                .remedy(Remedy::DeleteDefinition))
         } else {
             Ok(())
         }

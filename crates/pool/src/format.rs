@@ -18,7 +18,7 @@ use std::path::Path;
 pub use extant_image::Format;
 use extant_image::HeaderProbe;
 use extant_image::detect::{self, Kind};
-use extant_space::{Error, ErrorKind, Result, SpaceFile};
+use extant_space::{Error, ErrorKind, Remedy, Result, SpaceFile};
 
 use crate::name::VolumeName;
 use crate::storage::{FORMAT_ATTRIBUTE, FileStat, Storage, VolumeFile};
@@ -159,7 +159,7 @@ pub(crate) fn known(file: &dyn VolumeFile, name: &VolumeName) -> Result<Format> 
 fn unknown() -> Error {
     Error::new(ErrorKind::Unsupported)
         .detail("it looks like a qcow2 or foreign image, and no format was given")
-        .advice("extant vol format says it: qcow2 if you know who made it, else raw")
+        .remedy(Remedy::SetFormat)
 }
 
 /// The format that a name stands for.
@@ -228,7 +228,7 @@ pub(crate) fn of_content(
                 "it looks like {}, but the volume's name has another suffix",
                 kind.described()
             ))
-            .advice("--format qcow2 if you know who made it, else --format raw")),
+            .remedy(Remedy::NameFormat)),
     }
 }
 

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use extant_hostfs::Directory;
 use extant_image::hold::is_export;
 use extant_rbd::PoolStatistics;
-use extant_space::{CancelToken, Error, ErrorKind, Result};
+use extant_space::{CancelToken, Error, ErrorKind, Remedy, Result};
 use serde::Serialize;
 
 use crate::accounting::Space;
-use crate::definition::{Definition, PoolKind};
+use crate::definition::{Definition, Definitions, PoolKind};
 use crate::job::Stage;
 use crate::limits::Limits;
 use crate::name::{PoolName, VolumeName};
@@ -188,6 +188,20 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Prepares the storage of a new definition, and stores the definition under its name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the name is taken; those of [`build`](Self::build).
+    ///
+    /// # Panics
+    /// When the definition has no name.
+    pub fn define(definition: Definition, definitions: &Definitions) -> Result<Self> {
+        definitions.check_is_free(definition.name().expect("a new definition has a name"))?;
+        let pool = Self::build(definition)?;
+        definitions.add(pool.definition())?;
+        Ok(pool)
+    }
+
     fn at_location(definition: Definition) -> Result<Self> {
         let location = match definition.kind() {
             PoolKind::Dir => PoolLocation::Directory(Directory::open(definition.path())?),
@@ -251,7 +265,7 @@ impl Pool {
                 .detail(
                     "the state directory of a pool cannot be next to a block device or an export",
                 )
-                .advice("extant pool define gives it a place"));
+                .remedy(Remedy::DefinePool));
         }
         StatePlace::new(&own)
     }

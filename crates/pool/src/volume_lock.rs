@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 use extant_sys::wait::poll_until;
 
 use crate::fair_lock::LockMode;
@@ -71,7 +71,8 @@ pub(crate) fn check_not_open(file: &dyn VolumeFile) -> Result<()> {
         (None, Some(who)) => Err(Error::new(ErrorKind::InUse)
             .at(file.path())
             .detail(format!("the volume is open elsewhere: {who}"))
-            .advice("stop it, or use --force")),
+            .advice("stop it")
+            .remedy(Remedy::IgnoreUsers)),
         _ => Ok(()),
     }
 }

@@ -33,4 +33,44 @@ pub enum Remedy {
     ResumeJob,
     /// Leave the zeros to the metadata of the layers below.
     MetadataZeroes,
+    /// Free the clusters that interrupted changes have leaked.
+    RepairLeaks,
+    /// Unmount the image.
+    Unmount,
+    /// Repair the image first.
+    RepairImage,
+    /// Check the image.
+    CheckImage,
+    /// Copy the image and its backing file into one full image.
+    MergeBacking,
+    /// Read the backing file, and copy the part that belongs to the disk.
+    ReadBacking,
+    /// Permit a smaller size, which loses the data past it.
+    Shrink,
+    /// Open the files that the image names: for callers that trust its creator.
+    OpenNamedFiles,
+    /// Name the mode of preallocation.
+    NamePreallocation,
+    /// Define the pool.
+    DefinePool,
+    /// Permit a backing file: for callers that trust the creator of the image.
+    AllowBacking,
+    /// Set the format of the volume.
+    SetFormat,
+    /// Name the format of the content.
+    NameFormat,
+    /// Name the directory of definitions.
+    NameDefinitions,
+    /// Remove the definition of this name first.
+    DeleteDefinition,
+    /// Use the existing partition table, and keep its partitions.
+    AdoptTable,
+    /// Refresh the pool, which removes what dead processes have left.
+    RefreshPool,
+    /// Give the clones space of their own.
+    MaterializeClones,
+    /// List the jobs of the pool.
+    ListJobs,
+    /// Do it although a process has the volume open.
+    IgnoreUsers,
 }

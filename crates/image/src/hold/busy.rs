@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 use extant_sys::disk::stacked_on;
 use extant_sys::loop_device::{Certainty, over};
 use extant_sys::mounts::Mount;
@@ -83,7 +83,8 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
             };
             error
                 .detail(format!("mounted at {place} by {command}"))
-                .advice(format!("use the files there, or: extant umount {place}"))
+                .advice("use the files there")
+                .remedy(Remedy::Unmount)
         }
     }
 }

@@ -11,6 +11,7 @@ use extant_space::{Result, SpaceFile};
 use super::Layer;
 use crate::hold::{OpenDevice, is_export, open_device, open_export};
 use crate::image_format::Format;
+use crate::lock::{LockAccess, lock};
 use crate::referenced_file::{backing_format, beside};
 use crate::store::{Store, StoreFile};
 
@@ -57,6 +58,19 @@ pub fn hold_export(path: &Path) -> Option<Result<Arc<dyn SpaceFile>>> {
         }
     });
     Some(store.map(|store| Arc::new(StoreFile(store)) as _))
+}
+
+/// As [`open_file`], with a lock against writers until the file is dropped.
+///
+/// # Errors
+/// As [`open_file`]; `InUse` with the writer.
+pub fn hold_file(path: &Path) -> Result<Arc<dyn SpaceFile>> {
+    if let Some(held) = hold_export(path) {
+        return held;
+    }
+    let file = HostFile::open_read(path)?;
+    lock(&file, LockAccess::Read).map_err(|error| error.at(path))?;
+    Ok(Arc::new(file))
 }
 
 /// Opens the image in `path` for reading; without `format` its first bytes decide.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Remedy, Result};
 
 use super::OfflineEdit;
 use crate::check::check;
@@ -59,7 +59,7 @@ pub(super) fn check_counts(file: &ImageFile, control: Control<'_>) -> Result<()>
                 "the image has {} corruptions: a change could destroy clusters in use",
                 report.corruptions
             ))
-            .advice("repair it first: extant image check --repair all")),
+            .remedy(Remedy::RepairImage)),
     }
 }
 

@@ -8,7 +8,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Remedy, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::OfflineEdit;
@@ -130,7 +130,7 @@ impl OfflineEdit<'_> {
         let corrupt = |detail: &str| {
             Error::new(ErrorKind::Corrupt)
                 .detail(format!("qcow2 bitmaps {detail}"))
-                .advice("see extant image check")
+                .remedy(Remedy::CheckImage)
         };
         let Some(data) = self.image.header.extensions.find(Extensions::BITMAPS) else {
             return Ok(Vec::new());
@@ -168,7 +168,7 @@ impl OfflineEdit<'_> {
         if !is_inside || !is_table {
             return Err(Error::new(ErrorKind::Corrupt)
                 .detail("qcow2 bitmaps: a table that is not inside the file")
-                .advice("see extant image check"));
+                .remedy(Remedy::CheckImage));
         }
         let flags = entry.flags.get();
         let known = RawBitmap::IN_USE | RawBitmap::AUTO | RawBitmap::EXTRA_DATA_COMPATIBLE;

@@ -8,7 +8,7 @@
 //! The length of the backing file is known only if it may be opened. Otherwise the whole new part
 //! is hidden.
 
-use extant_space::{ByteRange, Control, Result};
+use extant_space::{ByteRange, Control, Remedy, Result};
 
 use super::OfflineEdit;
 use super::map::encode;
@@ -40,7 +40,7 @@ impl OfflineEdit<'_> {
             return Err(ImageFile::refuse(
                 "the disk ends inside a cluster of its backing file, whose other bytes would show in a larger disk",
             )
-            .advice("--chain reads the backing file and copies the part that belongs to the disk"));
+            .remedy(Remedy::ReadBacking));
         }
         Ok(ByteRange::new(start, end))
     }

@@ -14,8 +14,8 @@ use extant_image::{
 };
 use extant_provision::{Pace, Shared};
 use extant_space::{
-    ByteRange, CancelToken, Control, Error, ErrorKind, ExtentFlags, ExtentState, Result, Silent,
-    SpaceFile, SyncMode,
+    ByteRange, CancelToken, Control, Error, ErrorKind, ExtentFlags, ExtentState, Remedy, Result,
+    Silent, SpaceFile, SyncMode,
 };
 
 use super::Trust;
@@ -42,7 +42,7 @@ pub(super) fn check_content(file: &dyn SpaceFile, trust: Trust) -> Result<()> {
             "the image has a backing file ({}), which every user of the volume would read",
             name.display()
         ))
-        .map_err(|error| error.advice("--allow-backing if you know who made it")),
+        .map_err(|error| error.remedy(Remedy::AllowBacking)),
         _ => Ok(()),
     }
 }

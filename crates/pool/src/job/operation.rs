@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use extant_image::{Format, ImageOptions, Preallocation, Qcow2Options};
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::foreign::ForeignElements;
@@ -118,7 +118,7 @@ impl CreateVolume {
                     .detail(
                         "the allocation of a qcow2 volume is a size to be allocated, without a method",
                     )
-                    .advice("--preallocation metadata, falloc or full"));
+                    .remedy(Remedy::NamePreallocation));
             }
             (_, None, None) if has_backing => Preallocation::Off,
             (_, None, _) => of_pool,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use extant_hostfs::{Access, Directory, Existing, HostFile, remove_soon};
 use extant_image::{Format, LockAccess};
-use extant_space::{Control, Error, ErrorKind, Result};
+use extant_space::{Control, Error, ErrorKind, Remedy, Result};
 use rustix::fs::OFlags;
 
 use super::copy::{TargetContent, copy};
@@ -26,7 +26,7 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     if !download.replace && dir.stat(name)?.is_some() {
         return Err(Error::new(ErrorKind::AlreadyExists)
             .at(&download.target)
-            .advice("--force replaces it"));
+            .remedy(Remedy::Replace));
     }
     let partial = partial_name(work.pool_identity, work.record.id);
     let (file, state) = open_partial(work, &dir, &partial)?;

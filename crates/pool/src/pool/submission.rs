@@ -9,7 +9,7 @@ use std::sync::Arc;
 use extant_hostfs::{Access, HostFile};
 use extant_image::{ImageOptions, NewImage, Preallocation, measure as measure_image};
 use extant_provision::Survey;
-use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Result};
+use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Remedy, Result};
 
 use super::{Job, Pool};
 use crate::accounting::{self, Need};
@@ -197,7 +197,7 @@ impl Pool {
                 JobState::Interrupted => {
                     return Err(error
                         .detail(format!("job {id} ({name} {volume}) was interrupted"))
-                        .advice(format!("extant job resume or cancel it: number {id}")));
+                        .remedy(Remedy::ResumeJob));
                 }
                 JobState::Waiting | JobState::Running => {
                     return Err(error
@@ -266,7 +266,7 @@ impl Pool {
                             ByteSize(resize.capacity_bytes),
                             ByteSize(before)
                         ))
-                        .advice("--shrink allows that"));
+                        .remedy(Remedy::Shrink));
                 }
                 let (after, preallocation) = (resize.capacity_bytes, resize.preallocation);
                 let need = match format {
@@ -359,7 +359,7 @@ impl Pool {
 pub(crate) fn no_such_job(id: JobId) -> Error {
     Error::new(ErrorKind::NotFound)
         .detail(format!("there is no job {id} in the pool"))
-        .advice("extant job list shows them")
+        .remedy(Remedy::ListJobs)
 }
 
 /// Refuses an operation that needs what the pool's volumes do not have.

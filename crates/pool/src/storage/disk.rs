@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_hostfs::{Access, Directory, Existing, Pace};
-use extant_space::{Control, Error, ErrorKind, Result};
+use extant_space::{Control, Error, ErrorKind, Remedy, Result};
 
 use super::block_file::BlockFile;
 use super::volume_locks::VolumeLocks;
@@ -85,7 +85,7 @@ impl Store for DiskStore {
             Some(table) if self.adopt || table.guid() == wanted => Ok(table),
             Some(_) => Err(Error::new(ErrorKind::AlreadyExists)
                 .detail("the disk has a partition table that this pool has not made")
-                .advice("--adopt keeps its partitions, and uses the free space between them")),
+                .remedy(Remedy::AdoptTable)),
         });
         let table = made.map_err(|error| error.at(&self.path))?;
         let digits: String = table

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use extant_hostfs::{Access, Directory, Existing, Pace};
-use extant_space::{Control, Error, ErrorKind, Result, SpaceFile};
+use extant_space::{Control, Error, ErrorKind, Remedy, Result, SpaceFile};
 
 use super::block_file::BlockFile;
 use super::hidden::{HiddenName, hidden, is_replaced, replaced_by};
@@ -268,7 +268,7 @@ impl LvmStorage<'_> {
             return Err(Error::new(ErrorKind::InUse)
                 .at(self.group.path(name))
                 .detail("another job has begun to make the volume larger")
-                .advice("extant pool refresh gives it its size back"));
+                .remedy(Remedy::RefreshPool));
         }
         let size_bytes = resize
             .size_bytes

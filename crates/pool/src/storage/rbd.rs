@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use extant_hostfs::{Access, Directory, Existing, Pace};
 use extant_rbd::{Image, ImageLayout, PoolStatistics, RbdAccess, RbdDevice};
-use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Result};
+use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Remedy, Result};
 
 use super::hidden::{is_replaced, removed, replaced_by};
 use super::volume_locks::VolumeLocks;
@@ -299,7 +299,8 @@ impl Storage for RbdStorage {
         self.remove_image(&image).map_err(|error| {
             error
                 .about(self.path_of(name))
-                .advice("its name is free; extant pool refresh removes the rest")
+                .advice("its name is free")
+                .remedy(Remedy::RefreshPool)
         })
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use extant_hostfs::{Access, Existing, HostFile, describe_holders_or_other};
-use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result, event};
+use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Remedy, Result, event};
 use extant_sys::partition::{self, Partition};
 use extant_sys::wait::poll_until;
 use extant_sys::{disk as sysfs, loop_device};
@@ -94,7 +94,7 @@ impl Disk {
         let table = table.ok_or_else(|| {
             error(ErrorKind::NotFound)
                 .detail("the disk has no GUID partition table")
-                .advice("extant pool define --kind disk makes one on a blank disk")
+                .remedy(Remedy::DefinePool)
         })?;
         match self.guid {
             Some(guid) if guid != table.guid() => Err(error(ErrorKind::NotFound)
@@ -184,7 +184,7 @@ impl Disk {
                             ByteSize(wanted.len()),
                             ByteSize(free)
                         ))
-                        .advice("make a larger volume and copy: extant vol clone, or download and upload"))
+                        .advice("make a larger volume and copy: clone, or download and upload"))
                 }
             }
         })

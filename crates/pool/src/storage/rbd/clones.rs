@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_rbd::{Image, ImageLayout, Pool, RbdAccess, RbdName};
-use extant_space::{Control, Error, ErrorKind, Phase, Result};
+use extant_space::{Control, Error, ErrorKind, Phase, Remedy, Result};
 
 use super::image_pool::ImagePool;
 
@@ -116,7 +116,7 @@ pub(super) fn check_no_snapshots(image: &Image) -> Result<()> {
         remove_snapshot(image, name).map_err(|error| match error.kind() {
             ErrorKind::InUse => Error::new(ErrorKind::InUse)
                 .detail("clones share the space of the volume")
-                .advice("extant vol materialize --unshare makes a clone a volume of its own"),
+                .remedy(Remedy::MaterializeClones),
             _ => error,
         })?;
     }

@@ -16,7 +16,7 @@ use extant_rbd::{
 };
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, MappedProgress,
-    Progress, Result, SpaceFile, SyncMode,
+    Progress, Remedy, Result, SpaceFile, SyncMode,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -458,7 +458,7 @@ impl VolumeFile for RbdFile {
                 return Err(Error::new(ErrorKind::Unsupported)
                     .at(&self.path)
                     .detail("the volume shares space with the one that it is a clone of")
-                    .advice("--unshare copies that first"));
+                    .remedy(Remedy::Unshare));
             }
             clones::flatten(&self.pool, &image, control)?;
         }
