@@ -12,7 +12,6 @@ use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Reach, Verified,
 };
-use extant_image::hold::hold_replaced;
 use extant_image::{
     Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
 };
@@ -190,8 +189,8 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
     let (report, qcow2) = match image.format {
         Format::Raw => {
             refuse_export(&args.path)?;
-            let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
-            (extant_hostfs::create(&args.path, &options, control)?, None)
+            let report = extant_image::create(&args.path, image, &options, control)?;
+            (report, None)
         }
         Format::Qcow2 => {
             if !args.is_backing_unchecked {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use extant_image::hold::is_export;
-use extant_space::{Error, ErrorKind, Result};
+use extant_image::hold;
+use extant_space::Result;
 use serde::{Serialize, Serializer};
 
 /// Refuses an NBD export and an image of a cluster where only a file of the host has a meaning.
@@ -11,13 +11,8 @@ use serde::{Serialize, Serializer};
 /// # Errors
 /// `Unsupported`.
 pub fn refuse_export(path: &Path) -> Result<()> {
-    if !is_export(path) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Unsupported)
-        .at(path)
-        .detail("an NBD export or RBD image is not a file of this host")
-        .advice("these are for fs, mount, serve, map, image, pools and --in"))
+    hold::refuse_export(path)
+        .map_err(|error| error.advice("these are for fs, mount, serve, map, image, pools and --in"))
 }
 
 /// A path of the host, or inside a file-system image.

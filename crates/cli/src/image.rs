@@ -32,7 +32,7 @@ use extant_ext4::FollowLast;
 use extant_hostfs::HostFile;
 use extant_image::detect::Purpose;
 use extant_image::hold::is_export;
-use extant_image::{Format, Layer, ReferencedFiles, hold_export, open_file, open_layer};
+use extant_image::{Format, Layer, ReferencedFiles, hold_file, open_file, open_layer};
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::exit::{self, Style};
@@ -191,17 +191,8 @@ impl LookArgs {
             None if share.force_share && is_export(&self.file) => {
                 Ok((open_file(&self.file)?, None))
             }
-            None => {
-                if let Some(held) = hold_export(&self.file) {
-                    return Ok((held?, None));
-                }
-                let file = HostFile::open_read(&self.file)?;
-                if !share.force_share {
-                    extant_image::lock(&file, extant_image::LockAccess::Read)
-                        .map_err(|error| error.at(&self.file))?;
-                }
-                Ok((Arc::new(file), None))
-            }
+            None if share.force_share => Ok((Arc::new(HostFile::open_read(&self.file)?), None)),
+            None => Ok((hold_file(&self.file)?, None)),
         }
     }
 }

@@ -85,11 +85,12 @@ pub fn of_existing(
     file: &dyn SpaceFile,
     purpose: Purpose,
 ) -> Result<Format> {
-    if let Some(format) = said {
-        return Ok(format);
-    }
-    let contents = detect::of_file(file)?;
-    detect::format_of(path, contents, purpose).map_err(|error| advise(error, path, contents))
+    detect::format_of_existing(path, said, file, purpose).map_err(|error| {
+        match (error.kind(), detect::of_file(file)) {
+            (ErrorKind::Unsupported, Ok(contents)) => advise(error, path, contents),
+            _ => error,
+        }
+    })
 }
 
 /// Kind of a file, for commands that work on files as well as on images.

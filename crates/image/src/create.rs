@@ -3,7 +3,7 @@
 //! The guarantees of `extant-hostfs` for a file hold for the image: it gets its name when it is
 //! complete, durable and verified. A run that was interrupted while space was made is resumed.
 //!
-//! On a block device an image overwrites the contents (`on_disk.rs`).
+//! On a block device a qcow2 image overwrites the contents (`on_disk.rs`).
 //!
 //! An external data file is made first and removed if the image fails.
 
@@ -13,7 +13,7 @@ use extant_hostfs::{CreateReport, Existing, Reach};
 use extant_provision::{ContentOrder, ContentWriter};
 use extant_space::{Control, Error, ErrorKind, Result, SpaceFile};
 
-use crate::hold::{Replaced, hold_replaced};
+use crate::hold::{Replaced, hold_replaced, refuse_export};
 use crate::image_format::Format;
 use crate::new_image::NewImage;
 use crate::on_disk::{create_on_disk, is_disk};
@@ -22,7 +22,8 @@ use crate::options::ImageOptions;
 /// Creates `path` with the image that `options` describe.
 ///
 /// Size and preallocation in `file` are set by the image; the rest (pace, permissions, treatment of
-/// an existing file) is used unchanged.
+/// an existing file) is used unchanged. A raw image is made as [`extant_hostfs::create`] makes a
+/// file.
 ///
 /// # Errors
 /// Those of [`NewImage::new`] and [`extant_hostfs::create`]; `InUse` if the replaced file is in
@@ -34,7 +35,10 @@ pub fn create(
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let new = NewImage::new(options).map_err(|error| error.at(path))?;
-    if options.format == Format::Qcow2 && options.qcow2.data_file.is_none() && is_disk(path) {
+    if options.format == Format::Raw {
+        return create_raw(path, options, file, control);
+    }
+    if options.qcow2.data_file.is_none() && is_disk(path) {
         if file.reach == Reach::Layers {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(path)
@@ -43,11 +47,7 @@ pub fn create(
         return create_on_disk(path, &new, file.existing, control);
     }
     let mut file = file.clone();
-    let data_file = match options.format {
-        Format::Qcow2 => options.qcow2.data_file.as_ref(),
-        Format::Raw => None,
-    };
-    let Some(data_file) = data_file else {
+    let Some(data_file) = &options.qcow2.data_file else {
         file.preallocation = new.preallocation().space();
         return create_file(path, &new, &file, control);
     };
@@ -66,6 +66,21 @@ pub fn create(
         path: image.path,
         ..report
     })
+}
+
+fn create_raw(
+    path: &Path,
+    options: &ImageOptions,
+    file: &extant_hostfs::CreateOptions,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    refuse_export(path)?;
+    let mut file = file.clone();
+    file.size_bytes = options.virtual_bytes;
+    file.preallocation = options.preallocation.space();
+    file.allocation_bytes = options.allocation_bytes;
+    let _held = hold_existing(path, &file)?;
+    extant_hostfs::create(path, &file, control)
 }
 
 /// Locks the file or disk that the new image replaces.

@@ -167,6 +167,23 @@ pub fn format_of(path: &Path, contents: Option<Kind>, purpose: Purpose) -> Resul
     }
 }
 
+/// The format of the image in `file`, which has the name `path`: `said` if it is given, else by the
+/// table above.
+///
+/// # Errors
+/// As [`format_of`]; those of reading.
+pub fn format_of_existing(
+    path: &Path,
+    said: Option<Format>,
+    file: &dyn SpaceFile,
+    purpose: Purpose,
+) -> Result<Format> {
+    match said {
+        Some(format) => Ok(format),
+        None => format_of(path, of_file(file)?, purpose),
+    }
+}
+
 /// The format of contents without a name: unknown contents are raw.
 ///
 /// # Errors

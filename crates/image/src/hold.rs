@@ -112,6 +112,19 @@ pub fn is_export(path: &Path) -> bool {
     remote(path).is_some()
 }
 
+/// Refuses an NBD export and an image of a cluster where only a file of the host has a meaning.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn refuse_export(path: &Path) -> Result<()> {
+    if !is_export(path) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported)
+        .at(path)
+        .detail("an NBD export or RBD image is not a file of this host"))
+}
+
 /// The image of a cluster that `path` names; `None` for other paths.
 ///
 /// # Errors
@@ -225,6 +238,27 @@ fn lock_as_device(file: &File) -> Result<()> {
             .detail("the file is in use as a device elsewhere, and locked")),
         // Some network file systems have no locks.
         _ => Ok(()),
+    }
+}
+
+/// Refuses a copy of a file onto itself.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn refuse_same_file(source: &Path, target: &Path) -> Result<()> {
+    if is_same_file(source, target) {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .at(target)
+            .detail("the source and the new image are the same file"));
+    }
+    Ok(())
+}
+
+/// Whether both are names of one file.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (Identity::of(one), Identity::of(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
     }
 }
 

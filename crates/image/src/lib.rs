@@ -63,7 +63,7 @@ pub use image_file::ImageFile;
 pub use image_format::Format;
 pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
 pub use layer::{
-    ImageExtent, Layer, ReferencedFiles, hold_export, open_file, open_layer, open_path,
+    ImageExtent, Layer, ReferencedFiles, hold_export, hold_file, open_file, open_layer, open_path,
 };
 pub use lock::{LockAccess, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};

@@ -24,7 +24,7 @@
 //! 6. `accounting`, `job_rate`: space and rate, shared by the jobs
 //! 7. `work`: the environment of an operation
 //! 8. `operation`: the operations of jobs
-//! 9. `pool`: the pool, and the jobs of this process
+//! 9. `place`, `pool`: pools by name or path; the pool, and the jobs of this process
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod job_rate;
 mod limits;
 mod name;
 mod operation;
+mod place;
 mod pool;
 mod state;
 mod state_directory;
@@ -57,6 +58,7 @@ pub use job::{
 };
 pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};
+pub use place::{is_path, state_for_disk, state_of_user};
 pub use pool::{
     ImageFacts, Interrupted, Job, Leftovers, ListedVolume, OnStop, Pool, PoolInfo, Refreshed,
     VolumeInfo, VolumePlace,

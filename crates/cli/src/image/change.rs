@@ -30,19 +30,10 @@ pub fn change<T>(
     };
     let Some(outer) = &look.image else {
         let target = ImageFile::host(&look.file, pace.pace())?;
-        let refused = match (pace.rate, pace.background) {
-            (Some(_), _) => Some("--rate"),
-            (None, Some(_)) => Some("--background"),
-            (None, None) => None,
-        };
-        if let Some(option) = refused.filter(|_| target.is_disk()) {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .at(&look.file)
-                .detail(format!(
-                    "{option} is for files, not for a disk that holds an image"
-                )));
-        }
-        return run(target).map_err(|error| error.at(&look.file));
+        let checked = target.check_pace();
+        let checked = checked.map_err(|error| error.advice("leave out --rate and --background"));
+        let done = checked.and_then(|()| run(target));
+        return done.map_err(|error| error.at(&look.file));
     };
     if pace.rate.is_some() {
         return Err(Error::new(ErrorKind::Unsupported)

@@ -2,8 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroU64;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use clap::Args;
 use extant_ext4::FollowLast;
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::detect::Purpose;
-use extant_image::hold::cluster_image;
+use extant_image::hold::{cluster_image, is_same_file, refuse_same_file};
 use extant_image::{
     Conversion, CopyOptions, Format, ImageOptions, Layer, Preallocation, ReferencedFiles, convert,
     convert_to_cluster, open_path,
@@ -209,13 +208,8 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
         return to_stdout(args, control).map(|()| None);
     }
     let format = image_format::of_new(&args.target, args.to)?;
-    if args.look.image.is_none()
-        && args.into.is_none()
-        && is_same_file(&args.look.file, &args.target)
-    {
-        return Err(Error::new(ErrorKind::InvalidArgument)
-            .at(&args.target)
-            .detail("the source and the new image are the same file"));
+    if args.look.image.is_none() && args.into.is_none() {
+        refuse_same_file(&args.look.file, &args.target)?;
     }
     let mut words = ImageOptionList::parse(&args.words, format)?;
     if let (Some(name), Some(backing_format)) = (&args.backing, args.backing_format) {
@@ -300,14 +294,6 @@ fn to_stdout(args: &ConvertArgs, control: Control<'_>) -> Result<()> {
         control.report(Phase::Write, piece.end(), size);
     }
     out.flush().map_err(print::output_error)
-}
-
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some((metadata.dev(), metadata.ino()))
-    };
-    identity(one).is_some() && identity(one) == identity(other)
 }
 
 /// The image that is wanted.

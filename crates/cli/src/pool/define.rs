@@ -1,15 +1,15 @@
 //! `extant pool define` and `delete`.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs};
 
 use clap::{Args, ValueEnum};
 use extant_image::Preallocation;
-use extant_image::hold::is_export;
-use extant_pool::{ClusterPlace, Definition, InImage, Limits, Overcommit, Pool, PoolName};
+use extant_pool::{
+    ClusterPlace, Definition, InImage, Limits, Overcommit, Pool, PoolName, state_for_disk,
+    state_of_user,
+};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
 use super::json::PoolJson;
@@ -207,15 +207,12 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
         }
         _ => unreachable!("clap wants one or the other"),
     };
-    let name = definition.name().expect("both ways give one").clone();
-    definitions.check_is_free(&name)?;
-    let pool = Pool::build(definition)?;
-    definitions.add(pool.definition())?;
+    let pool = Pool::define(definition, &definitions)?;
     if args.json {
         return Ok(print::json(&PoolJson::from(&pool.info()?)));
     }
     let path = print::path(pool.definition().path());
-    Ok(print::text(format!("{name}: {path}")))
+    Ok(print::text(format!("{pool}: {path}")))
 }
 
 fn define_in_group(
@@ -233,7 +230,7 @@ fn define_in_group(
     }
     let state = match &args.state {
         Some(state) => state.clone(),
-        None => state_of_disk(name)?,
+        None => default_state(name)?,
     };
     Definition::in_volume_group(name.clone(), group, &state, limits)
 }
@@ -261,7 +258,7 @@ fn define_on_cluster(args: &DefineArgs, name: &PoolName, limits: Limits) -> Resu
     };
     let state = match &args.state {
         Some(state) => state.clone(),
-        None => state_of_disk(name)?,
+        None => default_state(name)?,
     };
     Definition::on_cluster(name.clone(), place, &state, limits)
 }
@@ -299,8 +296,8 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
         return Definition::named(name.clone(), place, limits);
     }
     let of_disk = match &args.state {
-        None if is_disk(place) => Some(state_of_disk(name)?),
-        _ => None,
+        None => state_for_disk(name, place).map_err(advise)?,
+        Some(_) => None,
     };
     if is_kind(KindArg::Disk) {
         let state = args.state.as_deref().or(of_disk.as_deref());
@@ -313,26 +310,12 @@ fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> R
     Definition::in_image(name.clone(), place, &inside, limits)
 }
 
-fn is_disk(path: &Path) -> bool {
-    is_export(path) || fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+fn default_state(name: &PoolName) -> Result<PathBuf> {
+    state_of_user(name).map_err(advise)
 }
 
-/// Beside a disk is no place that lasts.
-fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Ok(Path::new("/var/lib/extant/pools").join(name.as_str()));
-    }
-    let absolute = |variable: &str| {
-        let value = PathBuf::from(env::var_os(variable)?);
-        value.is_absolute().then_some(value)
-    };
-    let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let base = base.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound)
-            .detail("HOME is not set, so the pool's state has no directory")
-            .advice("--state names a directory")
-    })?;
-    Ok(base.join("extant/pools").join(name.as_str()))
+fn advise(error: Error) -> Error {
+    error.advice("--state names a directory")
 }
 
 pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {

@@ -1,14 +1,12 @@
 //! Names of pools on the command line.
 
-use std::fs;
 use std::io::IsTerminal;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use extant_pool::{Definition, Definitions, Pool};
+use extant_pool::{Definition, Definitions, Pool, is_path};
 use extant_space::{Error, Result};
 
 use crate::complete;
@@ -76,11 +74,10 @@ impl PoolArgs {
     }
 
     fn definition(&self) -> Result<Definition> {
-        match self.pool.to_str() {
-            Some(name) if !is_path(&self.pool) => self.config.definitions()?.get(&name.parse()?),
-            _ if is_image(&self.pool) => Ok(Definition::of_image(&self.pool)),
-            _ => Ok(Definition::of_directory(&self.pool)),
+        if is_path(&self.pool) {
+            return Ok(Definition::of_path(&self.pool));
         }
+        self.config.definitions()?.find(&self.pool)
     }
 }
 
@@ -120,14 +117,4 @@ impl AnyPoolArgs {
         }
         Ok(code)
     }
-}
-
-fn is_image(path: &Path) -> bool {
-    let found = fs::metadata(path);
-    found.is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
-}
-
-fn is_path(pool: &Path) -> bool {
-    let bytes = pool.as_os_str().as_encoded_bytes();
-    bytes.contains(&b'/') || bytes == b"." || bytes == b".." || pool.to_str().is_none()
 }
