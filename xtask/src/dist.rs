@@ -106,20 +106,17 @@ pub fn write_program(workspace: &Workspace, program: &Path, dist: &Path) -> Resu
     Ok(())
 }
 
-/// Sets the soname of the shared library.
+/// Builds the libraries: the shared one, with soname and versions of symbols, of the static one.
 fn build_library(workspace: &Workspace) -> Result<()> {
-    let link = format!("link-arg=-Wl,-soname,{SONAME}");
     let package = ["--release", "--locked", "--package", "extant-capi"];
-    for kind in ["cdylib", "staticlib"] {
-        let mut arguments = vec!["rustc"];
-        arguments.extend(package);
-        arguments.extend(["--crate-type", kind]);
-        if kind == "cdylib" {
-            arguments.extend(["--", "-C", &link]);
-        }
-        step::run(&mut workspace.cargo(&arguments))?;
-    }
-    Ok(())
+    let mut arguments = vec!["rustc"];
+    arguments.extend(package);
+    arguments.extend(["--crate-type", "staticlib"]);
+    step::run(&mut workspace.cargo(&arguments))?;
+    let built = workspace.target_dir()?.join("release");
+    let mut link = Command::new(workspace.root().join("crates/capi/link.sh"));
+    link.arg(built.join("libextant.a"));
+    step::run(link.arg(built.join("libextant.so")).arg(SONAME))
 }
 
 fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {

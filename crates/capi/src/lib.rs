@@ -1,8 +1,8 @@
 //! `libextant`: written preallocation for programs in C, and for whatever can call C.
 //!
 //! The library has no logic of its own: every call converts C's values (`sys`), runs a function of
-//! `extant-hostfs` and converts the outcome. `include/extant.h` is made of `sys` by cbindgen; a
-//! test holds the two against each other.
+//! `extant-hostfs`, `extant-image` or `extant-pool` and converts the outcome. `include/extant.h` is
+//! made of `sys` by cbindgen; a test holds the two against each other.
 //!
 //! Guarantees to the caller:
 //! - structures begin with their size, so that a program and a library of different versions

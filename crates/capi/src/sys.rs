@@ -8,9 +8,17 @@ mod arguments;
 mod cancel;
 mod create;
 mod error;
+mod image;
+mod image_convert;
+mod image_info;
+mod image_materialize;
+mod job;
 mod map;
 mod materialize;
+mod pool;
 mod probe;
+mod volume;
+mod volume_job;
 mod write_zeroes;
 
 use std::ffi::{CStr, c_char};

@@ -88,7 +88,7 @@ impl Pace {
     }
 
     /// Share of the disk while others use it.
-    fn share(&self) -> Option<BackgroundShare> {
+    pub fn share(&self) -> Option<BackgroundShare> {
         match self {
             Self::Full | Self::Limit(_) => None,
             Self::Background { share, .. } | Self::BackgroundShared { share, .. } => *share,

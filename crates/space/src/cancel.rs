@@ -19,7 +19,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// Clones share one flag. Cancelling cannot be undone.
 #[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken {
+    flag: Arc<AtomicBool>,
+    parent: Option<Arc<CancelToken>>,
+}
 
 impl CancelToken {
     /// A token that is not cancelled.
@@ -29,17 +32,25 @@ impl CancelToken {
 
     /// Wraps a flag that something else sets, such as a signal handler.
     pub fn from_flag(flag: Arc<AtomicBool>) -> Self {
-        Self(flag)
+        Self { flag, parent: None }
+    }
+
+    /// A token that is cancelled with this one, or by itself, which this one does not see.
+    pub fn child(&self) -> Self {
+        Self {
+            flag: Arc::default(),
+            parent: Some(Arc::new(self.clone())),
+        }
     }
 
     /// Asks every holder of a clone to stop.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
     }
 
     /// True once [`cancel`](Self::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed) || self.parent.as_deref().is_some_and(Self::is_cancelled)
     }
 
     /// `Err` of kind [`ErrorKind::Cancelled`] once cancelled.
@@ -79,5 +90,15 @@ mod tests {
         assert!(token.check().is_ok());
         other.cancel();
         assert_eq!(token.check().unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+
+    #[test]
+    fn cancel_of_a_child_stays_there_and_that_of_its_parent_reaches_it() {
+        let token = CancelToken::new();
+        let (one, other) = (token.child(), token.child());
+        one.cancel();
+        assert!(one.is_cancelled() && !token.is_cancelled() && !other.is_cancelled());
+        token.cancel();
+        assert!(other.child().is_cancelled());
     }
 }

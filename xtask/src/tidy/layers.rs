@@ -66,7 +66,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-export", &["extant-nbd"]),
     layer("extant-vhost", &["extant-blockdev"]),
     layer("extant-ublk", &["extant-blockdev"]),
-    layer("extant-capi", &["extant-hostfs"]),
+    layer("extant-capi", &["extant-pool"]),
     layer("extant-page", &[]),
     layer(
         "extant",

@@ -18,6 +18,13 @@ use extant_space::{
 
 use crate::versioned;
 
+/// Room for a path, with its NUL.
+pub const PATH_BYTES: usize = 4096;
+/// Room for the name of a volume or pool, with its NUL.
+pub const NAME_BYTES: usize = 256;
+/// Room for a message, with its NUL.
+pub const MESSAGE_BYTES: usize = 1032;
+
 /// Phase of a long operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +47,7 @@ pub enum Step {
 
 /// How far an operation is.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct OperationProgress {
     /// The current phase: `extant_step`.
     pub step: u32,
@@ -132,6 +139,85 @@ pub(super) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
     // SAFETY: as promised.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+/// # Safety
+/// As of [`path`].
+pub(super) unsafe fn optional_path<'a>(path: *const c_char) -> Result<Option<&'a Path>> {
+    if path.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as promised.
+    unsafe { self::path(path) }.map(Some)
+}
+
+/// The text of the argument `name`.
+///
+/// # Safety
+/// `text` is null or a string.
+pub(super) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str> {
+    let invalid = |what| Error::new(ErrorKind::InvalidArgument).detail(format!("{name} is {what}"));
+    if text.is_null() {
+        return Err(invalid("null"));
+    }
+    // SAFETY: as promised.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| invalid("not UTF-8"))
+}
+
+/// A field that is 0 or 1.
+pub(super) fn flag(number: u32, name: &str) -> Result<bool> {
+    choice(number, &[false, true], name)
+}
+
+/// Writes as much of `report` as the caller's structure has room for. Nothing for null.
+///
+/// # Safety
+/// `T` is plain data that begins with its size as a `usize`; `given` is null, or points to as many
+/// bytes as its first field says.
+pub(super) unsafe fn fill<T: Copy>(given: *mut T, report: T, least: usize) -> Result<()> {
+    if given.is_null() {
+        return Ok(());
+    }
+    // SAFETY: as promised.
+    let length = unsafe { given.cast::<usize>().read_unaligned() };
+    if length < least {
+        return versioned::read(&[], &mut [], least);
+    }
+    let bytes = (length.min(size_of::<T>())) - size_of::<usize>();
+    // SAFETY: as promised; the size of the caller's structure stays.
+    unsafe {
+        let from = (&raw const report).cast::<u8>().add(size_of::<usize>());
+        let to = given.cast::<u8>().add(size_of::<usize>());
+        to.copy_from_nonoverlapping(from, bytes);
+    }
+    Ok(())
+}
+
+/// As much of `text` as has room, whole characters, with a NUL behind.
+pub(super) fn characters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut bytes = [0; N];
+    let end = text.floor_char_boundary(N - 1);
+    for (to, from) in bytes.iter_mut().zip(text[..end].bytes()) {
+        *to = from as c_char;
+    }
+    bytes
+}
+
+/// The bytes of `path`, with a NUL behind.
+///
+/// # Errors
+/// `TooLarge` for a path without room: a part of it would name another file.
+pub(super) fn path_characters<const N: usize>(path: &Path) -> Result<[c_char; N]> {
+    let from = path.as_os_str().as_bytes();
+    let mut bytes = [0; N];
+    if from.len() >= N {
+        return Err(Error::new(ErrorKind::TooLarge).at(path));
+    }
+    for (to, from) in bytes.iter_mut().zip(from) {
+        *to = *from as c_char;
+    }
+    Ok(bytes)
 }
 
 /// Which open file the work is done on.
@@ -233,23 +319,30 @@ pub(super) unsafe fn with_control<T>(
     };
     // SAFETY: as promised.
     let given = unsafe { control.cancel.as_ref() };
-    let cancel = given.map_or_else(CancelToken::new, |cancel| cancel.token.clone());
+    // The callback and a cancel of the job stop this operation alone.
+    let cancel = given.map_or_else(CancelToken::new, |cancel| cancel.token.child());
     let tell = |progress: Progress| {
         let Some(callback) = control.progress else {
             return;
         };
-        let progress = OperationProgress {
-            step: step(progress.phase) as u32,
-            reserved: 0,
-            done_bytes: progress.done_bytes,
-            total_bytes: progress.total_bytes,
-        };
+        let progress = OperationProgress::from(progress);
         // SAFETY: as promised.
         if unsafe { callback(&progress, control.user) } != 0 {
             cancel.cancel();
         }
     };
     work(Control::new(&cancel, &tell))
+}
+
+impl From<Progress> for OperationProgress {
+    fn from(progress: Progress) -> Self {
+        Self {
+            step: step(progress.phase) as u32,
+            reserved: 0,
+            done_bytes: progress.done_bytes,
+            total_bytes: progress.total_bytes,
+        }
+    }
 }
 
 fn step(phase: Phase) -> Step {
@@ -289,4 +382,29 @@ pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize)
     };
     versioned::read(given, ours_bytes, least)?;
     Ok(ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_at_a_character_and_ends_with_nul() {
+        let cut: [c_char; 4] = characters("aböc");
+        assert_eq!(cut, [b'a' as c_char, b'b' as c_char, 0, 0]);
+        assert!(path_characters::<4>(Path::new("abcd")).is_err());
+    }
+
+    #[test]
+    fn report_fills_the_callers_structure_and_no_more() {
+        let mut given = [16, 7, 7];
+        let report = [24, 1, 2];
+        // SAFETY: both are three numbers, of which the first is a size within them.
+        unsafe { fill(&mut given, report, 16) }.unwrap();
+        assert_eq!(given, [16, 1, 7_usize]);
+        given[0] = 8;
+        // SAFETY: likewise.
+        assert!(unsafe { fill(&mut given, report, 16) }.is_err());
+        assert_eq!(given, [8, 1, 7]);
+    }
 }

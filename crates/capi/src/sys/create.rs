@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, OnFailure, create};
-use extant_space::Preallocation;
+use extant_space::{Preallocation, Result};
 
 use super::arguments::{
     OperationControl, check_reserved, choice, options, pace, path, with_control,
@@ -133,19 +133,10 @@ pub unsafe extern "C" fn extant_create(
     unsafe { call(error, work) }
 }
 
-fn understood(size_bytes: u64, given: &FileOptions) -> extant_space::Result<CreateOptions> {
-    let modes = [
-        PreallocationMode::Off,
-        PreallocationMode::Falloc,
-        PreallocationMode::Full,
-    ];
+fn understood(size_bytes: u64, given: &FileOptions) -> Result<CreateOptions> {
     check_reserved(given.reserved)?;
     Ok(CreateOptions {
-        preallocation: match choice(given.preallocation, &modes, "preallocation")? {
-            PreallocationMode::Off => Preallocation::Off,
-            PreallocationMode::Falloc => Preallocation::Falloc,
-            PreallocationMode::Full => Preallocation::Full,
-        },
+        preallocation: preallocation(given.preallocation)?,
         allocation_bytes: (given.allocation_bytes != u64::MAX).then_some(given.allocation_bytes),
         pace: pace(given.pace, given.rate_bytes, given.background_basis_points)?,
         existing: choice(
@@ -165,5 +156,19 @@ fn understood(size_bytes: u64, given: &FileOptions) -> extant_space::Result<Crea
         )?,
         mode: (given.mode != u32::MAX).then_some(given.mode),
         ..CreateOptions::new(size_bytes)
+    })
+}
+
+/// An `extant_preallocation`.
+pub(super) fn preallocation(mode: u32) -> Result<Preallocation> {
+    let modes = [
+        PreallocationMode::Off,
+        PreallocationMode::Falloc,
+        PreallocationMode::Full,
+    ];
+    Ok(match choice(mode, &modes, "preallocation")? {
+        PreallocationMode::Off => Preallocation::Off,
+        PreallocationMode::Falloc => Preallocation::Falloc,
+        PreallocationMode::Full => Preallocation::Full,
     })
 }

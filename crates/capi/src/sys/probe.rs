@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use extant_hostfs::{Strategy, probe};
 
-use super::arguments::path;
+use super::arguments::{characters, path};
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
@@ -73,8 +73,8 @@ pub unsafe extern "C" fn extant_probe(
             has_reflink: found.has_reflink.into(),
             block_bytes: found.filesystem.block_bytes,
             available_bytes: found.filesystem.available_bytes,
-            filesystem: text(&found.filesystem.name),
-            reason: text(reason),
+            filesystem: characters(&found.filesystem.name),
+            reason: characters(reason),
         };
         if !report.is_null() {
             // SAFETY: likewise.
@@ -84,25 +84,4 @@ pub unsafe extern "C" fn extant_probe(
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
-}
-
-/// As much of `text` as has room, whole characters, with a NUL behind.
-fn text<const N: usize>(text: &str) -> [c_char; N] {
-    let mut bytes = [0; N];
-    let end = text.floor_char_boundary(N - 1);
-    for (to, from) in bytes.iter_mut().zip(text[..end].bytes()) {
-        *to = from as c_char;
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_text_is_cut_at_a_character_and_ends_with_nul() {
-        let cut: [c_char; 4] = text("aböc");
-        assert_eq!(cut, [b'a' as c_char, b'b' as c_char, 0, 0]);
-    }
 }

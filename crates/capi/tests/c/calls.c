@@ -1,27 +1,15 @@
 /* Every call, in the current directory, which is on ext4; ends with 0 when each did what the header says. */
 
 #define _GNU_SOURCE
+#include "check.h"
+
 #include <errno.h>
-#include <extant.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define MIB (UINT64_C(1) << 20)
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #what);                                                         \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 struct map {
     uint64_t bytes[3];
@@ -78,27 +66,6 @@ static struct descriptor descriptor_of(int fd)
     CHECK(fcntl(fd, F_GETOWN_EX, &found.owner) == 0);
     return found;
 }
-
-static void fails(int line, extant_status status, extant_status wanted, extant_error *error, int number)
-{
-    CHECK(error != NULL && strlen(extant_error_message(error)) > 0);
-    /* Options are the command's. */
-    CHECK(strstr(extant_error_message(error), "--") == NULL);
-    if (status != wanted || extant_error_errno(error) != number) {
-        fprintf(stderr, "line %d: status %d, errno %d: %s\n", line, (int)status, extant_error_errno(error),
-                extant_error_message(error));
-        exit(1);
-    }
-    extant_error_free(error);
-}
-
-/* `call` puts its error into `error`. */
-#define FAILS(call, wanted, number)                                                                                    \
-    do {                                                                                                               \
-        extant_error *error = NULL;                                                                                    \
-        extant_status status = (call);                                                                                 \
-        fails(__LINE__, status, wanted, error, number);                                                                          \
-    } while (0)
 
 static void creation(void)
 {

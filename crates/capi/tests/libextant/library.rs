@@ -2,8 +2,12 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use extant_testkit::command::{must, tool};
+
+/// The soname of the library as users get it.
+pub const SONAME: &str = "libextant.so.0";
 
 /// The directory with `libextant.so` and `libextant.a`: that of this test program.
 pub fn directory() -> PathBuf {
@@ -15,6 +19,15 @@ pub fn directory() -> PathBuf {
         directory.display()
     );
     directory
+}
+
+/// The shared library as users get it, made in `place`: with soname and versions.
+pub fn link(place: &Path) -> PathBuf {
+    let library = place.join(SONAME);
+    let mut link = Command::new(root().join("link.sh"));
+    link.arg(directory().join("libextant.a"));
+    must(link.arg(&library).arg(SONAME));
+    library
 }
 
 /// The directory of this crate.
@@ -29,16 +42,28 @@ pub enum Linked {
     Static,
 }
 
-/// Compiles a program of `tests/c` into `place`, without a warning.
+/// The source of an example for users.
+pub fn example(name: &str) -> PathBuf {
+    root()
+        .join("../../examples/c")
+        .join(name)
+        .with_extension("c")
+}
+
+/// Compiles a program into `place`, without a warning.
 #[track_caller]
-pub fn compile(name: &str, linked: Linked, place: &Path) -> PathBuf {
+pub fn compile(source: &Path, linked: Linked, place: &Path) -> PathBuf {
+    let name = source.file_stem().unwrap().display();
     let program = place.join(format!("{name}-{linked:?}"));
     let mut cc = tool("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]);
     cc.arg(&program).arg("-I").arg(root().join("include"));
-    cc.arg(root().join("tests/c").join(name).with_extension("c"));
+    cc.arg(source);
     match linked {
-        Linked::Shared => cc.arg("-L").arg(directory()).arg("-lextant"),
+        Linked::Shared => cc
+            .arg("-L")
+            .arg(directory())
+            .args(["-lextant", "-lpthread"]),
         Linked::Static => {
             cc.arg(directory().join("libextant.a"))
                 .args(["-lpthread", "-lm", "-ldl"])

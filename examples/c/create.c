@@ -1,7 +1,7 @@
 /*
  * Makes a file whose space is really there, tells how far it is, and shows the file's map.
  *
- *     cc -o example example.c $(pkg-config --cflags --libs extant)
+ *     cc -o create create.c $(pkg-config --cflags --libs extant)
  */
 
 #include <extant.h>
@@ -28,7 +28,7 @@ static int show(const extant_extent *extent, void *user)
 int main(int count, char **words)
 {
     if (count != 2) {
-        fprintf(stderr, "usage: example FILE\n");
+        fprintf(stderr, "usage: create FILE\n");
         return 2;
     }
     extant_create_options options;
