@@ -5,7 +5,7 @@
 //! binary itself writes its man pages and completions, so that they cannot differ
 //! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
 //! library, the file of pkg-config, and the module for Python. Part `static`: the program in one
-//! file ([`static_program`]).
+//! file ([`static_program`]). Part `wheel`: the module for Python with libextant ([`wheel`]).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,12 +15,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
-use crate::{static_program, step};
+use crate::{static_program, step, wheel};
 
 /// A part's name and work.
 type Part = (&'static str, fn(&Workspace) -> Result<()>);
 
-const PARTS: [Part; 2] = [("files", files), ("static", static_program::write)];
+const PARTS: [Part; 3] = [
+    ("files", files),
+    ("static", static_program::write),
+    ("wheel", with_library),
+];
 
 /// Shells and the names of their completion files.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -117,6 +121,16 @@ fn build_library(workspace: &Workspace) -> Result<()> {
     let mut link = Command::new(workspace.root().join("crates/capi/link.sh"));
     link.arg(built.join("libextant.a"));
     step::run(link.arg(built.join("libextant.so")).arg(SONAME))
+}
+
+/// Builds the library and its wheel.
+fn with_library(workspace: &Workspace) -> Result<()> {
+    step::heading("build");
+    build_library(workspace)?;
+    wheel::write(
+        workspace,
+        &workspace.target_dir()?.join("release/libextant.so"),
+    )
 }
 
 fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {

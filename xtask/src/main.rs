@@ -13,7 +13,8 @@
 //!    rules
 //! 4. `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: licences; coverage-guided fuzzing;
 //!    complete exhaustive tests; bills of materials; third-party suites; all tests
-//! 5. `soak`, `static_program`: tests with fresh seeds for hours; the program in one file
+//! 5. `soak`, `static_program`, `wheel`: tests with fresh seeds for hours; the program in one file;
+//!    the module for Python
 //! 6. `dist`: what users get
 //! 7. `ci`, `install`: all of CI; installation
 
@@ -41,6 +42,7 @@ mod step;
 mod suites;
 mod test;
 mod tidy;
+mod wheel;
 mod workspace;
 
 use std::env;
@@ -83,7 +85,7 @@ enum Command {
     Soak(SoakArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
-    /// Build what users get: files to install in target/dist, and the static program
+    /// Build what users get: files to install in target/dist, the static program, the Python wheel
     Dist(DistArgs),
     /// Install the program, man pages, completions and systemd units: DESTDIR= PREFIX= PROGRAM=
     Install(PlacesArgs),

@@ -49,6 +49,12 @@ pub const PACKAGES: &[&str] = &[
     "libvirt-clients",
     "libvirt-daemon",
     "libxml2-utils",
+    // the module for Python: its types, its wheel in a fresh environment
+    "binutils",
+    "mypy",
+    "python3-setuptools",
+    "python3-venv",
+    "python3-wheel",
     // images of a Ceph cluster, and the other programs for them
     "ceph-common",
     "ceph-mgr",

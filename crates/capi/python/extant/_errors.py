@@ -59,16 +59,26 @@ def _class_of(number: int) -> type[ExtantError]:
     return _CLASSES[known]
 
 
-def call(function: Any, file: File, *arguments: Any) -> None:
-    """Runs a call of the library that ends with a place for its error."""
+def call(function: Any, file: Any, *arguments: Any) -> None:
+    """Runs a call of the library on a file that ends with a place for its error."""
+    named: Optional[str] = os.fsdecode(file) if isinstance(file, bytes) else None
+    call_about(named, function, file, *arguments)
+
+
+def call_about(named: Optional[str], function: Any, *arguments: Any) -> None:
+    """The same; errors have `named` as their file."""
     error = ctypes.c_void_p()
-    status = function(file, *arguments, ctypes.byref(error))
+    status = function(*arguments, ctypes.byref(error))
     if status == 0:
         return
     number: int = LIBRARY.extant_error_errno(error)
     message: bytes = LIBRARY.extant_error_message(error)
     LIBRARY.extant_error_free(error)
-    named: Optional[str] = None if isinstance(file, int) or file is None else os.fsdecode(file)
-    raised = _class_of(number)(number, message.decode(errors="replace"), named)
+    raise error_of(status, number, message.decode(errors="replace"), named)
+
+
+def error_of(status: int, number: int, message: str, named: Optional[str]) -> ExtantError:
+    """The exception for a status."""
+    raised = _class_of(number)(number, message, named)
     raised.status = Status(status)
-    raise raised
+    return raised

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import ctypes
 import enum
-import os
 from typing import Any, NamedTuple, Optional
 
 from ._control import Cancel, ProgressCallback, control
@@ -19,6 +18,7 @@ from ._library import (
     MaterializeReportStruct,
     ProbeReportStruct,
 )
+from ._values import Pace, basis_points, encoded, number, values
 
 _NO_PLACE = 2**64 - 1
 _ALL = 2**64 - 1
@@ -30,13 +30,6 @@ class Preallocation(enum.IntEnum):
     OFF = 0
     FALLOC = 1
     FULL = 2
-
-
-class Pace(enum.IntEnum):
-    """How the disk is used."""
-
-    FULL = 0
-    BACKGROUND = 1
 
 
 class State(enum.IntEnum):
@@ -123,20 +116,20 @@ def create(
     LIBRARY.extant_create_options_init(ctypes.byref(options))
     options.preallocation = preallocation
     options.pace = pace
-    options.background_basis_points = _basis_points(background_percent)
-    options.rate_bytes = _number("rate_bytes", rate_bytes)
+    options.background_basis_points = basis_points(background_percent)
+    options.rate_bytes = number("rate_bytes", rate_bytes)
     options.replace = replace
     options.nocow = nocow
     options.keep_partial = keep_partial
     if allocation_bytes is not None:
-        options.allocation_bytes = _number("allocation_bytes", allocation_bytes)
+        options.allocation_bytes = number("allocation_bytes", allocation_bytes)
     if mode is not None:
         options.mode = mode
-    size = _number("size_bytes", size_bytes)
+    size = number("size_bytes", size_bytes)
     with control(progress, cancel) as lines:
-        named = os.fsencode(_path(path))
+        named = encoded(path)
         call(LIBRARY.extant_create, named, size, ctypes.byref(options), lines, ctypes.byref(report))
-    return CreateReport(*_values(report))
+    return CreateReport(*values(report))
 
 
 def materialize(
@@ -155,18 +148,18 @@ def materialize(
     """Makes the holes and unwritten parts of a file, or of an open descriptor, written zeros; data stays."""
     options, report = MaterializeOptionsStruct(), MaterializeReportStruct()
     LIBRARY.extant_materialize_options_init(ctypes.byref(options))
-    options.offset = _number("offset", offset)
+    options.offset = number("offset", offset)
     if length is not None:
-        options.length = _number("length", length)
+        options.length = number("length", length)
     options.pace = pace
-    options.background_basis_points = _basis_points(background_percent)
-    options.rate_bytes = _number("rate_bytes", rate_bytes)
+    options.background_basis_points = basis_points(background_percent)
+    options.rate_bytes = number("rate_bytes", rate_bytes)
     options.shared_access = shared_access
     options.unshare = unshare
     function, target = _by_file("extant_materialize", file)
     with control(progress, cancel) as lines:
         call(function, target, ctypes.byref(options), lines, ctypes.byref(report))
-    return MaterializeReport(*_values(report))
+    return MaterializeReport(*values(report))
 
 
 def write_zeroes(
@@ -179,7 +172,7 @@ def write_zeroes(
 ) -> None:
     """Zeroes a range of a file, or of an open descriptor, and leaves it written."""
     function, target = _by_file("extant_write_zeroes", file)
-    offset, length = _number("offset", offset), _number("length", length)
+    offset, length = number("offset", offset), number("length", length)
     with control(progress, cancel) as lines:
         call(function, target, offset, length, lines)
 
@@ -196,15 +189,15 @@ def map(file: File, offset: int = 0, length: Optional[int] = None) -> builtins.l
         return 0
 
     function, target = _by_file("extant_map", file)
-    until = _ALL if length is None else _number("length", length)
-    call(function, target, _number("offset", offset), until, EXTENT_CALLBACK(add), None)
+    until = _ALL if length is None else number("length", length)
+    call(function, target, number("offset", offset), until, EXTENT_CALLBACK(add), None)
     return found
 
 
 def probe(path: File) -> ProbeReport:
     """What the file system at a path can do."""
     report = ProbeReportStruct()
-    call(LIBRARY.extant_probe, os.fsencode(_path(path)), ctypes.byref(report))
+    call(LIBRARY.extant_probe, encoded(path), ctypes.byref(report))
     return ProbeReport(
         Way(report.way),
         report.reason.decode(errors="replace"),
@@ -215,35 +208,7 @@ def probe(path: File) -> ProbeReport:
     )
 
 
-def _path(file: File) -> Any:
-    if isinstance(file, int):
-        raise TypeError("a path is wanted, not a descriptor")
-    if b"\0" in os.fsencode(file):
-        raise ValueError("embedded null byte")
-    return file
-
-
 def _by_file(name: str, file: File) -> tuple[Any, Any]:
     if isinstance(file, int):
         return getattr(LIBRARY, name + "_fd"), file
-    return getattr(LIBRARY, name), os.fsencode(_path(file))
-
-
-def _number(name: str, value: int) -> int:
-    # ctypes would take the lowest 64 bits.
-    if not 0 <= value < 2**64:
-        raise OverflowError(f"{name} is {value}")
-    return value
-
-
-def _basis_points(percent: Optional[float]) -> int:
-    """Hundredths of a percent; 0: the default share."""
-    if percent is None:
-        return 0
-    if not 0.1 <= percent <= 100:
-        raise ValueError(f"background_percent is {percent}, not from 0.1 to 100")
-    return round(percent * 100)
-
-
-def _values(structure: ctypes.Structure) -> builtins.list[int]:
-    return [getattr(structure, name) for name, *_ in structure._fields_]
+    return getattr(LIBRARY, name), encoded(file)

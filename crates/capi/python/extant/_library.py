@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import POINTER, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 
 class ProgressStruct(ctypes.Structure):
@@ -98,9 +99,282 @@ class ProbeReportStruct(ctypes.Structure):
     ]
 
 
+PATH_BYTES = 4096
+NAME_BYTES = 256
+MESSAGE_BYTES = 1032
+
+
+class ImageOptionsStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("preallocation", c_uint32),
+        ("pace", c_uint32),
+        ("background_basis_points", c_uint32),
+        ("rate_bytes", c_uint64),
+        ("allocation_bytes", c_uint64),
+        ("mode", c_uint32),
+        ("replace", c_uint32),
+        ("nocow", c_uint32),
+        ("keep_partial", c_uint32),
+        ("cluster_bytes", c_uint32),
+        ("refcount_bits", c_uint32),
+        ("version", c_uint32),
+        ("lazy_refcounts", c_uint32),
+        ("compression", c_uint32),
+        ("backing_format", c_uint32),
+        ("backing_file", c_char_p),
+        ("data_file", c_char_p),
+        ("data_file_raw", c_uint32),
+        ("backing_unchecked", c_uint32),
+    ]
+
+
+class ImageReportStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("capacity_bytes", c_uint64),
+        ("size_bytes", c_uint64),
+        ("written_bytes", c_uint64),
+        ("resumed_bytes", c_uint64),
+        ("extents", c_uint64),
+    ]
+
+
+class ImageSourceStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("open_named_files", c_uint32),
+        ("threads", c_uint32),
+        ("reserved", c_uint32),
+        ("capacity_bytes", c_uint64),
+    ]
+
+
+class ImageInfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("preallocation", c_uint32),
+        ("capacity_bytes", c_uint64),
+        ("size_bytes", c_uint64),
+        ("allocated_bytes", c_uint64),
+        ("hole_bytes", c_uint64),
+        ("unwritten_bytes", c_uint64),
+        ("written_bytes", c_uint64),
+        ("mapped_bytes", c_uint64),
+        ("cluster_bytes", c_uint64),
+        ("refcount_bits", c_uint32),
+        ("version", c_uint32),
+        ("compression", c_uint32),
+        ("lazy_refcounts", c_uint32),
+        ("is_dirty", c_uint32),
+        ("is_corrupt", c_uint32),
+        ("snapshots", c_uint32),
+        ("data_file_raw", c_uint32),
+        ("backing_format", c_char * 32),
+        ("backing_file", c_char * PATH_BYTES),
+        ("data_file", c_char * PATH_BYTES),
+    ]
+
+
+class ImageMaterializeOptionsStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("open_named_files", c_uint32),
+        ("pace", c_uint32),
+        ("background_basis_points", c_uint32),
+        ("rate_bytes", c_uint64),
+    ]
+
+
+class ImageMaterializeReportStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("capacity_bytes", c_uint64),
+        ("already_written_bytes", c_uint64),
+        ("size_bytes", c_uint64),
+    ]
+
+
+class PoolOptionsStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_uint32),
+        ("preallocation", c_uint32),
+        ("total_bytes", c_uint64),
+        ("rate_bytes", c_uint64),
+        ("overcommit", c_double),
+        ("jobs_max", c_uint32),
+        ("adopt", c_uint32),
+        ("directory", c_char_p),
+        ("state", c_char_p),
+    ]
+
+
+class PoolEntryStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_uint32),
+        ("status", c_uint32),
+        ("name", c_char * NAME_BYTES),
+        ("path", c_char * PATH_BYTES),
+        ("message", c_char * MESSAGE_BYTES),
+    ]
+
+
+class PoolInfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_uint32),
+        ("jobs", c_uint32),
+        ("total_bytes", c_uint64),
+        ("allocated_bytes", c_uint64),
+        ("free_bytes", c_uint64),
+        ("promised_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("available_bytes", c_uint64),
+        ("volumes", c_uint64),
+        ("name", c_char * NAME_BYTES),
+        ("path", c_char * PATH_BYTES),
+    ]
+
+
+class VolumeEntryStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("reserved", c_uint32),
+        ("capacity_bytes", c_uint64),
+        ("allocated_bytes", c_uint64),
+        ("name", c_char * NAME_BYTES),
+    ]
+
+
+class VolumeInfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("format", c_uint32),
+        ("preallocation", c_uint32),
+        ("capacity_bytes", c_uint64),
+        ("size_bytes", c_uint64),
+        ("allocated_bytes", c_uint64),
+        ("written_bytes", c_uint64),
+        ("extents", c_uint64),
+        ("may_run_out_of_space", c_uint32),
+        ("mode", c_uint32),
+        ("uid", c_uint32),
+        ("gid", c_uint32),
+        ("name", c_char * NAME_BYTES),
+        ("path", c_char * PATH_BYTES),
+    ]
+
+
+class VolumeOptionsStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("priority", c_uint32),
+        ("pace", c_uint32),
+        ("rate_bytes", c_uint64),
+        ("background_basis_points", c_uint32),
+        ("mode", c_uint32),
+        ("preallocation", c_uint32),
+        ("shrink", c_uint32),
+        ("allocation_bytes", c_uint64),
+        ("format", c_uint32),
+        ("nocow", c_uint32),
+        ("verify_all", c_uint32),
+        ("clone_method", c_uint32),
+        ("unshare", c_uint32),
+        ("replace", c_uint32),
+        ("allow_backing", c_uint32),
+        ("reserved", c_uint32),
+        ("qcow2", POINTER(ImageOptionsStruct)),
+    ]
+
+
+class JobInfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("id", c_uint64),
+        ("state", c_uint32),
+        ("operation", c_uint32),
+        ("progress", ProgressStruct),
+        ("created", c_uint64),
+        ("ended", c_uint64),
+        ("status", c_uint32),
+        ("error_number", c_int),
+        ("volume", c_char * NAME_BYTES),
+        ("message", c_char * MESSAGE_BYTES),
+    ]
+
+
+POOL_CALLBACK = ctypes.CFUNCTYPE(c_int, POINTER(PoolEntryStruct), c_void_p)
+VOLUME_CALLBACK = ctypes.CFUNCTYPE(c_int, POINTER(VolumeEntryStruct), c_void_p)
+JOB_CALLBACK = ctypes.CFUNCTYPE(c_int, POINTER(JobInfoStruct), c_void_p)
+
+
 _FILE = {"": c_char_p, "_fd": c_int}
 _ERROR = POINTER(c_void_p)
 _CONTROL = POINTER(ControlStruct)
+
+
+_INITIALIZERS = {
+    "extant_image_options_init": ImageOptionsStruct,
+    "extant_image_source_init": ImageSourceStruct,
+    "extant_image_materialize_options_init": ImageMaterializeOptionsStruct,
+    "extant_pool_options_init": PoolOptionsStruct,
+    "extant_volume_options_init": VolumeOptionsStruct,
+}
+_OUT = POINTER(c_void_p)
+_JOB = [POINTER(VolumeOptionsStruct), _OUT]
+# Each ends with a place for its error.
+_CALLS: dict[str, list[Any]] = {
+    "extant_image_create": [
+        c_char_p,
+        c_uint64,
+        POINTER(ImageOptionsStruct),
+        _CONTROL,
+        POINTER(ImageReportStruct),
+    ],
+    "extant_image_convert": [
+        c_char_p,
+        c_char_p,
+        POINTER(ImageSourceStruct),
+        POINTER(ImageOptionsStruct),
+        _CONTROL,
+        POINTER(ImageReportStruct),
+    ],
+    "extant_image_materialize": [
+        c_char_p,
+        POINTER(ImageMaterializeOptionsStruct),
+        _CONTROL,
+        POINTER(ImageMaterializeReportStruct),
+    ],
+    "extant_image_get_info": [c_char_p, c_uint32, _CONTROL, POINTER(ImageInfoStruct)],
+    "extant_pool_define": [c_char_p, c_char_p, c_char_p, POINTER(PoolOptionsStruct), _OUT],
+    "extant_pool_open": [c_char_p, c_char_p, _OUT],
+    "extant_pool_undefine": [c_char_p, c_char_p],
+    "extant_pool_list": [c_char_p, POOL_CALLBACK, c_void_p],
+    "extant_pool_get_info": [c_void_p, POINTER(PoolInfoStruct)],
+    "extant_volume_list": [c_void_p, VOLUME_CALLBACK, c_void_p],
+    "extant_volume_get_info": [c_void_p, c_char_p, POINTER(VolumeInfoStruct)],
+    "extant_volume_delete": [c_void_p, c_char_p, c_uint32],
+    "extant_volume_create": [c_void_p, c_char_p, c_uint64, *_JOB],
+    "extant_volume_resize": [c_void_p, c_char_p, c_uint64, *_JOB],
+    "extant_volume_materialize": [c_void_p, c_char_p, *_JOB],
+    "extant_volume_clone": [c_void_p, c_char_p, c_char_p, *_JOB],
+    "extant_volume_upload": [c_void_p, c_char_p, c_char_p, *_JOB],
+    "extant_volume_download": [c_void_p, c_char_p, c_char_p, *_JOB],
+    "extant_job_run": [c_void_p, c_uint32, _CONTROL],
+    "extant_job_resume": [c_void_p, c_uint64, _OUT],
+    "extant_job_list": [c_void_p, JOB_CALLBACK, c_void_p],
+    "extant_job_get_info": [c_void_p, c_uint64, POINTER(JobInfoStruct)],
+    "extant_job_wait": [c_void_p, c_uint64, _CONTROL, POINTER(JobInfoStruct)],
+    "extant_job_cancel": [c_void_p, c_uint64, POINTER(JobInfoStruct)],
+}
 
 
 def _open() -> ctypes.CDLL:
@@ -163,6 +437,16 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
             _ERROR,
         ]
     library.extant_probe.argtypes = [c_char_p, POINTER(ProbeReportStruct), _ERROR]
+    for name, structure in _INITIALIZERS.items():
+        getattr(library, name).restype = None
+        getattr(library, name).argtypes = [POINTER(structure)]
+    for name, arguments in _CALLS.items():
+        getattr(library, name).argtypes = [*arguments, _ERROR]
+    for name in ("extant_pool_free", "extant_job_free"):
+        getattr(library, name).restype = None
+        getattr(library, name).argtypes = [c_void_p]
+    library.extant_job_id.restype = c_uint64
+    library.extant_job_id.argtypes = [c_void_p]
     return library
 
 

@@ -154,22 +154,3 @@ fn every_call_keeps_its_promise_to_c() {
             .env("LD_LIBRARY_PATH", directory()),
     );
 }
-
-#[test]
-fn module_for_python_has_the_same_calls() {
-    require!(
-        requires::root(),
-        requires::tool("python3"),
-        requires::tool("mkfs.ext4"),
-        requires::tool("losetup")
-    );
-    let scratch = Scratch::new(Filesystem::Ext4, 256 << 20);
-    must(
-        tool("python3")
-            .args(["-B", "-W", "error", "-m", "unittest", "discover", "-s"])
-            .arg(root().join("python/tests"))
-            .current_dir(scratch.path())
-            .env("PYTHONPATH", root().join("python"))
-            .env("EXTANT_LIBRARY", directory().join("libextant.so")),
-    );
-}
