@@ -92,7 +92,8 @@ fn play(
     report: &mut Report,
     index: usize,
 ) -> Result<Option<Failure>> {
-    let log = directory.join(format!("{}-{seed}.log", program.name));
+    let name = format!("{}-{seed}.log", program.name);
+    let log = directory.join(&name);
     let output = fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
     let cargo = program.test(workspace, seed);
     let mut limited = Command::new("timeout");
@@ -122,8 +123,7 @@ fn play(
     Ok(Some(Failure {
         seed,
         command: program.repeat(seed),
-        log: log.display().to_string(),
-        said: report::last_words(&text),
+        log: name,
     }))
 }
 

@@ -6,7 +6,8 @@
 //!    `listener`, `packages`, `seeds`, `vhost_client`: retries of operations on busy files; other
 //!    programs; events of `tracing`; all sequences of a length; FUSE over io_uring, turned on; a
 //!    deadline for tests on FUSE mounts; the `main` of programs whose instructions are counted;
-//!    sockets of servers that start; Debian packages; seeds and counts; a driver of vhost-user disks
+//!    sockets of servers that start; Debian packages; seeds and counts; a driver of vhost-user
+//!    disks
 //! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; requirements of a test;
 //!    programs run by an unprivileged user; directories for one test
 //! 3. `browser`, `ceph`, `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: pages in Chromium; a

@@ -13,8 +13,6 @@ use crate::proof::keep_count;
 use crate::provenance;
 use crate::workspace::Workspace;
 
-/// Bytes of a failure's last output.
-const LAST_BYTES: usize = 4000;
 /// The line that `extant_testkit::seeds::counted` prints.
 const COUNTED: &str = "counted: ";
 
@@ -42,9 +40,8 @@ pub struct Entry {
 pub struct Failure {
     pub seed: u64,
     pub command: String,
+    /// The file with its output, in `target/soak`.
     pub log: String,
-    /// The end of the output.
-    pub said: String,
 }
 
 impl Report {
@@ -144,7 +141,6 @@ impl Entry {
                     "seed": failure.seed,
                     "command": failure.command,
                     "log": failure.log,
-                    "output": failure.said,
                 })
             })
             .collect();
@@ -187,12 +183,6 @@ pub fn counts(output: &str) -> BTreeMap<String, u64> {
     counts
 }
 
-/// The end of an output.
-pub fn last_words(output: &str) -> String {
-    let from = output.len().saturating_sub(LAST_BYTES);
-    output[output.ceil_char_boundary(from)..].to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,7 +221,6 @@ ok
                     seed: 8,
                     command: "EXTANT_POWER_SEEDS=8..9 cargo test".into(),
                     log: "log".into(),
-                    said: last_words(OUTPUT),
                 }],
             }],
         };
@@ -247,12 +236,5 @@ ok
         );
         assert!(table.ends_with("power failed: EXTANT_POWER_SEEDS=8..9 cargo test\n"));
         assert_eq!(report.failures(), 1);
-    }
-
-    #[test]
-    fn last_words_begin_at_a_character() {
-        let output = "ö".repeat(LAST_BYTES);
-        assert_eq!(last_words(&output).len(), LAST_BYTES);
-        assert_eq!(last_words(&format!("{output}x")).len(), LAST_BYTES - 1);
     }
 }

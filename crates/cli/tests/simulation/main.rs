@@ -4,8 +4,8 @@
 //! mounted in this process. On it are two pools: a directory, and an ext4 image that the engine
 //! drives. Jobs make, clone, resize, wipe and materialize raw and qcow2 volumes, are stopped,
 //! resumed and cancelled; a server exports volumes to our client over a network that delays and
-//! breaks connections. In each life something happens: the power fails at a write, with torn and lost
-//! writes, a request of the disk fails (EIO, ENOSPC), or the file system is full. After each
+//! breaks connections. In each life something happens: the power fails at a write, with torn and
+//! lost writes, a request of the disk fails (EIO, ENOSPC), or the file system is full. After each
 //! the machine starts again, and everything that was promised is verified (`recovery`).
 //!
 //! The seed decides steps, faults and the state after a power cut. It does not decide the threads
