@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use crate::provenance;
 use crate::step;
 use crate::workspace::Workspace;
 use output::{Counts, final_counts, table};
@@ -93,7 +94,12 @@ pub fn run(workspace: &Workspace, plan: &Plan) -> Result<()> {
         .iter()
         .map(|(name, counts)| counts.json(name))
         .collect();
-    let report = json!({ "seconds_each": each.as_secs(), "targets": rows });
+    let report = json!({
+        "commit": provenance::commit(workspace)?,
+        "date": provenance::today(),
+        "seconds_each": each.as_secs(),
+        "targets": rows,
+    });
     let path = directory.join("report.json");
     fs::write(&path, format!("{report:#}\n")).with_context(|| format!("{}", path.display()))?;
     let crashes: u64 = results.iter().map(|(_, counts)| counts.crashes).sum();

@@ -11,10 +11,11 @@
 //!    `tidy`: programs from the package registry; instruction counts; commit and date of results;
 //!    crates for the registry; builds for users; README's picture; the machine's packages; house
 //!    rules
-//! 4. `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: licences; coverage-guided fuzzing;
-//!    complete exhaustive tests; bills of materials; third-party suites; all tests
-//! 5. `soak`, `static_program`, `wheel`: tests with fresh seeds for hours; the program in one file;
-//!    the module for Python
+//! 4. `coverage`, `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
+//!    licences; coverage-guided fuzzing; complete exhaustive tests; bills of materials; third-party
+//!    suites; all tests
+//! 5. `evidence`, `soak`, `static_program`, `wheel`: the page of numbers; tests with fresh seeds for
+//!    hours; the program in one file; the module for Python
 //! 6. `dist`: what users get
 //! 7. `ci`, `install`: all of CI; installation
 
@@ -23,8 +24,10 @@
 mod cargo_tool;
 mod ci;
 mod claims;
+mod coverage;
 mod deny;
 mod dist;
+mod evidence;
 mod fuzz;
 mod install;
 mod instructions;
@@ -83,6 +86,10 @@ enum Command {
     Fuzz(FuzzArgs),
     /// Run the tests with random inputs in turns with fresh seeds until a time is over
     Soak(SoakArgs),
+    /// Measure the code that the tests of crates reach, those of the core unless others are named
+    Coverage(CoverageArgs),
+    /// Keep the results of proof, fuzz, soak and coverage, and make the page of numbers
+    Evidence(EvidenceArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
     /// Build what users get: files to install in target/dist, the static program, the Python wheel
@@ -185,6 +192,22 @@ struct SoakArgs {
 }
 
 #[derive(Args)]
+struct CoverageArgs {
+    /// Names without `extant-`
+    crates: Vec<String>,
+}
+
+#[derive(Args)]
+struct EvidenceArgs {
+    /// Only make the page again, from the kept results
+    #[arg(long, conflicts_with = "parts")]
+    render: bool,
+    /// Only these parts
+    #[arg(value_parser = PossibleValuesParser::new(evidence::names()))]
+    parts: Vec<String>,
+}
+
+#[derive(Args)]
 struct CiArgs {
     /// Only these steps: `tidy clippy docs` take two minutes and need no set-up
     #[arg(value_parser = PossibleValuesParser::new(ci::names()))]
@@ -251,6 +274,9 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
             };
             soak::run(&workspace, &plan)
         }
+        Command::Coverage(args) => coverage::run(&workspace, &args.crates),
+        Command::Evidence(args) if args.render => evidence::render(&workspace),
+        Command::Evidence(args) => evidence::run(&workspace, &args.parts),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist(args) => dist::run(&workspace, &args.parts),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),

@@ -3,7 +3,9 @@
 //! Every sequence of one and two operations on the ext4 engine and on qcow2 images is cut at every
 //! device write; of the longer ones a part. Each system call of a command fails once with each
 //! error. CI runs a shard of the same tests. The output ends with
-//! one line for each of them, which docs/testing.md shows.
+//! one line for each of them, and `target/proof/report.json` has the numbers.
+
+mod report;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -82,10 +84,10 @@ pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
         lines.extend(counts(&mut cargo)?);
     }
     step::heading("proof");
-    for line in lines {
+    for line in &lines {
         println!("{line}");
     }
-    Ok(())
+    report::write(workspace, &lines)
 }
 
 /// Runs a command with its output shown; returns the lines of it that count something.

@@ -1,6 +1,7 @@
-//! Where a result comes from: commit and date.
+//! Where a result comes from: commit, date, machine.
 
 use std::process::Command;
+use std::thread;
 
 use anyhow::Result;
 
@@ -24,4 +25,9 @@ pub fn commit(workspace: &Workspace) -> Result<String> {
 /// The day, in UTC.
 pub fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+/// The number of processors.
+pub fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
