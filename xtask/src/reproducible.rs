@@ -1,4 +1,4 @@
-//! Builds for users: the profile `dist`, without paths of the machine that builds.
+//! Builds for users: the profile `distribution`, without paths of the machine that builds.
 //!
 //! Paths of the workspace, of cargo's home and of the toolchain are replaced in what Rust and C
 //! compile. Times are those of the last commit (`SOURCE_DATE_EPOCH`, unless the caller sets it).
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 /// A command of cargo that builds a package for `target`.
 pub fn cargo(workspace: &Workspace, verb: &str, target: &str, package: &str) -> Result<Command> {
-    let mut cargo = workspace.cargo(&[verb, "--locked", "--profile", "dist"]);
+    let mut cargo = workspace.cargo(&[verb, "--locked", "--profile", "distribution"]);
     cargo.args(["--target", target, "--package", package]);
     let replaced = replaced_paths(workspace)?;
     let flags = |option: &str, separator: &str| {
@@ -69,7 +69,7 @@ pub fn epoch(workspace: &Workspace) -> Result<String> {
 
 /// Where the results of a build for `target` are.
 pub fn directory(workspace: &Workspace, target: &str) -> Result<PathBuf> {
-    Ok(workspace.target_dir()?.join(target).join("dist"))
+    Ok(workspace.target_dir()?.join(target).join("distribution"))
 }
 
 /// Pairs `FROM=TO`; of two that fit, the compilers take the last.
