@@ -1,30 +1,21 @@
-//! `cargo xtask dist`: what users get.
+//! The files that are installed and packaged.
 //!
-//! Part `files`: `target/dist` then holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
+//! `target/dist` holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
 //! binary itself writes its man pages and completions, so that they cannot differ
 //! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
-//! library, the file of pkg-config, and the module for Python. Part `static`: the program in one
-//! file ([`static_program`]). Part `wheel`: the module for Python with libextant ([`wheel`]).
+//! library, the file of pkg-config, and the module for Python.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
-use crate::{static_program, step, wheel};
-
-/// A part's name and work.
-type Part = (&'static str, fn(&Workspace) -> Result<()>);
-
-const PARTS: [Part; 3] = [
-    ("files", files),
-    ("static", static_program::write),
-    ("wheel", with_library),
-];
+use crate::{notices, reproducible, step};
 
 /// Shells and the names of their completion files.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -38,33 +29,82 @@ pub const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"]
 
 /// The soname, which changes with the ABI.
 const SONAME: &str = "libextant.so.0";
+const ARCHIVE: &str = "libextant.a";
 
-/// The names of the parts, in their order.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    PARTS.iter().map(|(name, _)| *name)
+/// How the files are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// As for tests, and no new one where there is an earlier one: for tests of packages.
+    Quick,
+    /// For this machine.
+    Release,
+    /// For others: the profile `distribution`, without paths of this machine.
+    Dist,
 }
 
-/// Makes the named parts, or all.
-pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
-    let is_wanted = |(name, _): &&Part| only.is_empty() || only.iter().any(|part| part == name);
-    PARTS
-        .iter()
-        .filter(is_wanted)
-        .try_for_each(|(_, make)| make(workspace))
+impl Build {
+    /// A command of cargo for a package.
+    fn cargo(self, workspace: &Workspace, verb: &str, package: &str) -> Result<Command> {
+        let arguments: &[&str] = match self {
+            Self::Dist => return reproducible::cargo(workspace, verb, &gnu_target(), package),
+            Self::Release => &["--release"],
+            Self::Quick => &[],
+        };
+        let mut cargo = workspace.cargo(&[verb, "--locked", "--package", package]);
+        cargo.args(arguments);
+        Ok(cargo)
+    }
+
+    /// Where cargo puts the results.
+    fn directory(self, workspace: &Workspace) -> Result<PathBuf> {
+        match self {
+            Self::Quick => Ok(workspace.target_dir()?.join("debug/deps")),
+            Self::Release => Ok(workspace.target_dir()?.join("release")),
+            Self::Dist => reproducible::directory(workspace, &gnu_target()),
+        }
+    }
+}
+
+/// The target of packages, whose C library is glibc.
+fn gnu_target() -> String {
+    format!("{ARCH}-unknown-linux-gnu")
 }
 
 /// Builds the release binary and rewrites `target/dist`.
 pub fn files(workspace: &Workspace) -> Result<()> {
-    step::heading("build");
-    step::run(&mut workspace.cargo(&["build", "--release", "--locked", "--package", "extant"]))?;
-    build_library(workspace)?;
+    write(
+        workspace,
+        Build::Release,
+        &workspace.target_dir()?.join("dist"),
+    )
+}
 
-    let target = workspace.target_dir()?;
-    let built = target.join("release/extant");
-    let dist = target.join("dist");
+/// Builds program and libraries, and rewrites `dist`.
+pub fn write(workspace: &Workspace, build: Build, dist: &Path) -> Result<()> {
+    let built = build.directory(workspace)?;
+    let program = match build {
+        Build::Quick => built.with_file_name("extant"),
+        Build::Release | Build::Dist => built.join("extant"),
+    };
+    step::heading("build");
+    // The programs of all tests need both, and build them with other features than these commands.
+    if build != Build::Quick || !(program.exists() && built.join(ARCHIVE).exists()) {
+        step::run(&mut build.cargo(workspace, "build", "extant")?)?;
+        build_library(workspace, build)?;
+    }
+
     step::heading(&format!("write {}", dist.display()));
-    write_program(workspace, &built, &dist)?;
-    add_library(workspace, &target.join("release"), &dist)
+    write_program(workspace, &program, dist)?;
+    add_library(workspace, &built, dist)?;
+    if build == Build::Quick {
+        relink(workspace, dist)?;
+    }
+    if build == Build::Dist {
+        for name in ["extant", "lib/libextant.so"] {
+            reproducible::check(workspace, &dist.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Rewrites `dist` with a program, the pages and completions that it makes, and the licences.
@@ -107,30 +147,35 @@ pub fn write_program(workspace: &Workspace, program: &Path, dist: &Path) -> Resu
         fs::copy(&from, dist.join(name))
             .with_context(|| format!("{}: cannot copy", from.display()))?;
     }
-    Ok(())
+    notices::write(workspace, &dist.join(notices::FILE))
 }
 
-/// Builds the libraries: the shared one, with soname and versions of symbols, of the static one.
-fn build_library(workspace: &Workspace) -> Result<()> {
-    let package = ["--release", "--locked", "--package", "extant-capi"];
-    let mut arguments = vec!["rustc"];
-    arguments.extend(package);
-    arguments.extend(["--crate-type", "staticlib"]);
-    step::run(&mut workspace.cargo(&arguments))?;
-    let built = workspace.target_dir()?.join("release");
+/// Builds the libraries: the shared one, with soname and versions of symbols, of the static one;
+/// where the shared one is.
+pub fn build_library(workspace: &Workspace, build: Build) -> Result<PathBuf> {
+    let mut cargo = build.cargo(workspace, "rustc", "extant-capi")?;
+    step::run(cargo.args(["--crate-type", "staticlib"]))?;
+    let built = build.directory(workspace)?;
+    let shared = built.join("libextant.so");
+    link(workspace, &built.join(ARCHIVE), &shared)?;
+    Ok(shared)
+}
+
+fn link(workspace: &Workspace, archive: &Path, shared: &Path) -> Result<()> {
     let mut link = Command::new(workspace.root().join("crates/capi/link.sh"));
-    link.arg(built.join("libextant.a"));
-    step::run(link.arg(built.join("libextant.so")).arg(SONAME))
+    step::run(link.args([archive, shared]).arg(SONAME))
 }
 
-/// Builds the library and its wheel.
-fn with_library(workspace: &Workspace) -> Result<()> {
-    step::heading("build");
-    build_library(workspace)?;
-    wheel::write(
-        workspace,
-        &workspace.target_dir()?.join("release/libextant.so"),
-    )
+/// Replaces a shared library that was linked for tests, without a soname; and strips all.
+fn relink(workspace: &Workspace, dist: &Path) -> Result<()> {
+    let lib = dist.join("lib");
+    // Programs may replace a link by a file.
+    let shared = lib.join(SONAME).canonicalize()?;
+    link(workspace, &lib.join(ARCHIVE), &shared)?;
+    // Debugging information would take the tools for packages half of their time.
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg(dist.join("extant"));
+    step::run(strip.args([lib.join(ARCHIVE), shared]))
 }
 
 fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
@@ -144,7 +189,7 @@ fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let mut copies = vec![
         (source.join("include/extant.h"), include.join("extant.h")),
-        (built.join("libextant.a"), lib.join("libextant.a")),
+        (built.join(ARCHIVE), lib.join(ARCHIVE)),
         (
             built.join("libextant.so"),
             lib.join(format!("libextant.so.{version}")),
@@ -170,15 +215,15 @@ fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
         symlink(target, &link).with_context(|| format!("{}: cannot link", link.display()))?;
     }
     let path = pkgconfig.join("extant.pc");
-    fs::write(&path, pkg_config(version))
-        .with_context(|| format!("{}: cannot write", path.display()))
+    let text = pkg_config(version, "${pcfiledir}/../..", "${prefix}/lib");
+    fs::write(&path, text).with_context(|| format!("{}: cannot write", path.display()))
 }
 
-/// The relocatable pkg-config file.
-fn pkg_config(version: &str) -> String {
+/// The pkg-config file for a prefix, which may be a variable of pkg-config.
+pub fn pkg_config(version: &str, prefix: &str, libdir: &str) -> String {
     format!(
-        "prefix=${{pcfiledir}}/../..\n\
-         libdir=${{prefix}}/lib\n\
+        "prefix={prefix}\n\
+         libdir={libdir}\n\
          includedir=${{prefix}}/include\n\
          \n\
          Name: extant\n\

@@ -3,7 +3,9 @@
 //!
 //! Arguments are those of `make`: `DESTDIR=` is put before every path, for packages; `PREFIX=` is
 //! `/usr/local` unless given; `PROGRAM=` names a built program, in place of building one with
-//! `cargo xtask dist`. libextant is installed with the program that was built.
+//! `cargo xtask dist files`. libextant is installed with the program that was built. Directories of
+//! distributions: `LIBDIR=` (`PREFIX/lib` unless given), `SBINDIR=` for the helpers of mount(8)
+//! (`/sbin`), and `PYTHONDIR=`, without which the module for Python is not installed.
 //!
 //! The list of all files and of the directories that were made is installed as well. `uninstall`
 //! removes what it names, and `install` does so first.
@@ -14,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::dist;
 use crate::workspace::Workspace;
+use crate::{dist, notices};
 
 /// Below the prefix.
 const LIST: &str = "share/extant/installed";
@@ -31,6 +33,10 @@ const BINDIR: &str = "@bindir@";
 pub struct Places {
     destdir: PathBuf,
     prefix: PathBuf,
+    libdir: Option<PathBuf>,
+    /// mount(8) looks in /sbin only, which is a link to /usr/sbin on current systems.
+    sbindir: PathBuf,
+    pythondir: Option<PathBuf>,
     program: Option<PathBuf>,
 }
 
@@ -40,6 +46,9 @@ impl Places {
         let mut places = Self {
             destdir: "/".into(),
             prefix: "/usr/local".into(),
+            libdir: None,
+            sbindir: "/sbin".into(),
+            pythondir: None,
             program: None,
         };
         for word in words {
@@ -47,17 +56,22 @@ impl Places {
                 // As for make, an empty one is none.
                 Some((_, "")) => {}
                 Some(("DESTDIR", path)) => places.destdir = std::path::absolute(path)?,
-                Some(("PREFIX", path)) => places.prefix = path.into(),
+                Some(("PREFIX", path)) => places.prefix = absolute(word, path)?,
+                Some(("LIBDIR", path)) => places.libdir = Some(absolute(word, path)?),
+                Some(("SBINDIR", path)) => places.sbindir = absolute(word, path)?,
+                Some(("PYTHONDIR", path)) => places.pythondir = Some(absolute(word, path)?),
                 Some(("PROGRAM", path)) => places.program = Some(std::path::absolute(path)?),
-                _ => bail!("{word}: neither DESTDIR=, PREFIX= nor PROGRAM="),
+                _ => bail!(
+                    "{word}: not DESTDIR=, PREFIX=, LIBDIR=, SBINDIR=, PYTHONDIR= or PROGRAM="
+                ),
             }
         }
-        ensure!(
-            places.prefix.is_absolute(),
-            "PREFIX={}: not an absolute path",
-            places.prefix.display()
-        );
         Ok(places)
+    }
+
+    fn libdir(&self) -> PathBuf {
+        let chosen = self.libdir.clone();
+        chosen.unwrap_or_else(|| self.prefix.join("lib"))
     }
 
     /// Where a path of the installed system is now.
@@ -68,6 +82,11 @@ impl Places {
     fn list(&self) -> PathBuf {
         self.prefix.join(LIST)
     }
+}
+
+fn absolute(word: &str, path: &str) -> Result<PathBuf> {
+    ensure!(path.starts_with('/'), "{word}: not an absolute path");
+    Ok(path.into())
 }
 
 /// Installs, in place of an earlier installation.
@@ -83,6 +102,13 @@ pub fn install(workspace: &Workspace, places: &Places) -> Result<()> {
             workspace.target_dir()?.join("dist")
         }
     };
+    install_from(workspace, places, &from)?;
+    eprintln!("installed in {}", places.staged(&places.prefix).display());
+    Ok(())
+}
+
+/// Installs the files that [`dist`] wrote.
+fn install_from(workspace: &Workspace, places: &Places, from: &Path) -> Result<()> {
     if places.staged(&places.list()).exists() {
         uninstall(places)?;
     }
@@ -90,9 +116,17 @@ pub fn install(workspace: &Workspace, places: &Places) -> Result<()> {
         places,
         list: String::new(),
     };
-    installed.all(workspace, &from)?;
-    eprintln!("installed in {}", places.staged(&places.prefix).display());
-    Ok(())
+    installed.all(workspace, from)
+}
+
+/// Fills an empty directory for a package manager, which has a list of its own.
+pub fn stage(workspace: &Workspace, from: &Path, words: &[String]) -> Result<()> {
+    let places = Places::parse(words)?;
+    install_from(workspace, &places, from)?;
+    let list = places.staged(&places.list());
+    fs::remove_file(&list)
+        .and_then(|()| fs::remove_dir(list.parent().expect("a file in a directory")))
+        .with_context(|| format!("{}: cannot remove", list.display()))
 }
 
 /// Removes what was installed.
@@ -136,7 +170,9 @@ impl Installed<'_> {
         let program = prefix.join("bin/extant");
         self.file(&from.join("extant"), &program, 0o755)?;
         for section in fs::read_dir(from.join("man"))? {
-            self.tree(&section?.path(), &prefix.join("share/man"))?;
+            let section = section?;
+            let to = prefix.join("share/man").join(section.file_name());
+            self.contents(&section.path(), &to)?;
         }
         for (name, to) in [
             ("extant.bash", "bash-completion/completions/extant"),
@@ -150,6 +186,8 @@ impl Installed<'_> {
             let to = prefix.join("share/doc/extant").join(name);
             self.file(&workspace.root().join(name), &to, 0o644)?;
         }
+        let to = prefix.join("share/doc/extant").join(notices::FILE);
+        self.file(&from.join(notices::FILE), &to, 0o644)?;
         for name in UNITS {
             let unit = workspace.root().join("packaging/systemd").join(name);
             let text = fs::read_to_string(&unit)
@@ -159,28 +197,43 @@ impl Installed<'_> {
             self.text(&text.replace(BINDIR, &bindir), &to)?;
         }
         for name in dist::MOUNT_HELPERS {
-            // mount(8) looks nowhere else.
-            self.link(&program, &Path::new("/sbin").join(name))?;
+            self.link(&program, &self.places.sbindir.join(name))?;
+            let page = prefix.join("share/man/man8").join(format!("{name}.8.gz"));
+            self.link(Path::new("../man1/extant-mount.1.gz"), &page)?;
         }
-        for directory in ["include", "lib"] {
-            let directory = from.join(directory);
-            if directory.exists() {
-                self.tree(&directory, &prefix)?;
-            }
+        self.library(from)
+    }
+
+    fn library(&mut self, from: &Path) -> Result<()> {
+        let include = from.join("include");
+        if !include.exists() {
+            return Ok(());
+        }
+        let prefix = self.places.prefix.clone();
+        self.contents(&include, &prefix.join("include"))?;
+        let libdir = self.places.libdir();
+        self.contents(&from.join("lib"), &libdir)?;
+        let text = dist::pkg_config(
+            env!("CARGO_PKG_VERSION"),
+            &prefix.display().to_string(),
+            &libdir.display().to_string(),
+        );
+        self.text(&text, &libdir.join("pkgconfig/extant.pc"))?;
+        if let Some(python) = self.places.pythondir.clone() {
+            self.contents(&from.join("python/extant"), &python.join("extant"))?;
         }
         Ok(())
     }
 
-    /// Installs a directory with all in it below `into`.
-    fn tree(&mut self, from: &Path, into: &Path) -> Result<()> {
-        let to = into.join(from.file_name().context("a directory without a name")?);
+    /// Installs everything in a directory.
+    fn contents(&mut self, from: &Path, to: &Path) -> Result<()> {
         let mut entries = fs::read_dir(from)?.collect::<Result<Vec<_>, _>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let kind = entry.file_type()?;
             let to = to.join(entry.file_name());
             if kind.is_dir() {
-                self.tree(&entry.path(), to.parent().context("no parent")?)?;
+                self.contents(&entry.path(), &to)?;
             } else if kind.is_symlink() {
                 self.link(&fs::read_link(entry.path())?, &to)?;
             } else {

@@ -7,17 +7,18 @@
 //!
 //! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
-//! 3. `cargo_tool`, `instructions`, `provenance`, `publish`, `reproducible`, `screenshot`, `setup`,
-//!    `tidy`: programs from the package registry; instruction counts; commit and date of results;
-//!    crates for the registry; builds for users; README's picture; the machine's packages; house
-//!    rules
+//! 3. `cargo_tool`, `instructions`, `notices`, `provenance`, `publish`, `reproducible`,
+//!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts; licences
+//!    of others; commit and date of results; crates for the registry; builds for users; README's
+//!    picture; the machine's packages; house rules
 //! 4. `coverage`, `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
 //!    licences; coverage-guided fuzzing; complete exhaustive tests; bills of materials; third-party
 //!    suites; all tests
-//! 5. `evidence`, `soak`, `static_program`, `wheel`: the page of numbers; tests with fresh seeds for
-//!    hours; the program in one file; the module for Python
-//! 6. `dist`: what users get
-//! 7. `ci`, `install`: all of CI; installation
+//! 5. `dist`, `evidence`, `soak`, `static_program`, `wheel`: the files that are installed; the page
+//!    of numbers; tests with fresh seeds for hours; the program in one file; the module for Python
+//! 6. `ci`, `install`: all of CI; installation
+//! 7. `packages`: packages for distributions
+//! 8. `delivery`: everything that users get, in parts
 
 #![forbid(unsafe_code)]
 
@@ -25,12 +26,15 @@ mod cargo_tool;
 mod ci;
 mod claims;
 mod coverage;
+mod delivery;
 mod deny;
 mod dist;
 mod evidence;
 mod fuzz;
 mod install;
 mod instructions;
+mod notices;
+mod packages;
 mod proof;
 mod publish;
 mod provenance;
@@ -57,6 +61,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use crate::dist::Build;
 use crate::install::Places;
 use crate::workspace::Workspace;
 
@@ -92,7 +97,7 @@ enum Command {
     Evidence(EvidenceArgs),
     /// Everything that CI runs, in its order
     Ci(CiArgs),
-    /// Build what users get: files to install in target/dist, the static program, the Python wheel
+    /// Build what users get: files to install, the static program, packages, the Python wheel
     Dist(DistArgs),
     /// Install the program, man pages, completions and systemd units: DESTDIR= PREFIX= PROGRAM=
     Install(PlacesArgs),
@@ -139,15 +144,21 @@ struct InstructionsArgs {
 
 #[derive(Args)]
 struct DistArgs {
+    /// Packages of an unoptimised build, uncompressed, in target/quick-packages: for tests
+    #[arg(long)]
+    quick: bool,
+    /// Then install, use and remove the packages in clean systems
+    #[arg(long)]
+    check: bool,
     /// Only these parts
-    #[arg(value_parser = PossibleValuesParser::new(dist::names()))]
+    #[arg(value_parser = PossibleValuesParser::new(delivery::names()))]
     parts: Vec<String>,
 }
 
 #[derive(Args)]
 struct PlacesArgs {
     /// DESTDIR=DIR is put before every path, PREFIX=DIR is /usr/local unless given, PROGRAM=FILE is
-    /// installed in place of a new build
+    /// installed in place of a new build; also LIBDIR, SBINDIR, PYTHONDIR
     #[arg(value_name = "NAME=VALUE")]
     words: Vec<String>,
 }
@@ -278,7 +289,17 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Evidence(args) if args.render => evidence::render(&workspace),
         Command::Evidence(args) => evidence::run(&workspace, &args.parts),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
-        Command::Dist(args) => dist::run(&workspace, &args.parts),
+        Command::Dist(args) => {
+            let options = delivery::Options {
+                build: if args.quick {
+                    Build::Quick
+                } else {
+                    Build::Dist
+                },
+                check: args.check,
+            };
+            delivery::run(&workspace, &args.parts, options)
+        }
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),
         Command::Uninstall(args) => install::uninstall(&Places::parse(&args.words)?),
         Command::Publish(args) => publish::run(

@@ -6,6 +6,8 @@
 
 mod apt;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 
 use crate::step;
@@ -51,6 +53,13 @@ pub fn run(workspace: &Workspace, guest: Guest) -> Result<()> {
         prepare.arg("--no-guest");
     }
     step::run(&mut prepare).context("the oracles are not ready")
+}
+
+/// The directory of a minimal system of a suite of Debian, made once; nothing may change it.
+pub fn debian_root(workspace: &Workspace, suite: &str) -> Result<PathBuf> {
+    packages(&["debian-archive-keyring", "mmdebstrap"])?;
+    let printed = step::output(&mut oracles(workspace, &["root", suite]))?;
+    Ok(printed.trim_end().into())
 }
 
 fn oracles(workspace: &Workspace, args: &[&str]) -> std::process::Command {

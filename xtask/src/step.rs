@@ -29,6 +29,22 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command without input, and quotes all that it printed when it fails.
+pub fn run_quietly(command: &mut Command) -> Result<()> {
+    let line = shown(command);
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("`{line}` does not start"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    bail!(
+        "`{line}` failed ({})\n{}",
+        output.status,
+        String::from_utf8_lossy(&said).trim_end()
+    );
+}
+
 /// Runs a command and returns its standard output; standard error is the caller's.
 pub fn output(command: &mut Command) -> Result<String> {
     let line = shown(command);

@@ -27,7 +27,7 @@ pub mod browser;
 pub mod busy;
 pub mod ceph;
 pub mod command;
-mod debian;
+pub mod debian;
 pub mod events;
 pub mod exhaustive;
 pub mod faulty;

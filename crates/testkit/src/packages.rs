@@ -72,6 +72,13 @@ pub const PACKAGES: &[&str] = &[
     "valgrind",
     // cargo xtask fuzz: libFuzzer is C++
     "g++",
+    // packages and their checks, signatures of a release: xtask's tests
+    "debhelper",
+    "dh-python",
+    "dpkg-dev",
+    "lintian",
+    "openssh-client",
+    "rpm",
     // newer, guest: fetching and unpacking
     "cpio",
     "debian-archive-keyring",

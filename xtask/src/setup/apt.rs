@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -80,12 +80,12 @@ struct Failed {
 /// Fetches the lists, then installs, with old lists if need be: one dead mirror of several must not
 /// stop steps that do not need it.
 fn install(missing: &[String], rights: Rights) -> Result<(), Failed> {
-    let updated = run(apt(rights, "update"));
+    let updated = step::run_quietly(&mut apt(rights, "update"));
     let mut install = apt(rights, "install");
     install
         .args(["--yes", "--no-install-recommends"])
         .args(missing);
-    run(install).map_err(|error| match updated {
+    step::run_quietly(&mut install).map_err(|error| match updated {
         // Without lists every package is unknown.
         Err(update_error) => Failed {
             error: update_error,
@@ -116,25 +116,7 @@ fn apt(rights: Rights, verb: &str) -> Command {
     command.args(["-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"]);
     // A mirror that does not answer is a failure, not old lists and a warning.
     command.args(["-o", "APT::Update::Error-Mode=any", verb]);
-    command.stdin(Stdio::null());
     command
-}
-
-/// Runs quietly, and quotes everything when it fails.
-fn run(mut command: Command) -> Result<()> {
-    let line = step::shown(&command);
-    let output = command
-        .output()
-        .with_context(|| format!("`{line}` does not start"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    bail!(
-        "`{line}` failed ({})\n{}",
-        output.status,
-        String::from_utf8_lossy(&said).trim_end()
-    );
 }
 
 fn is_lasting(message: &str) -> bool {

@@ -1,6 +1,7 @@
 //! `oracles packages` prints the Debian packages that the test kit needs, one a line;
-//! `oracles prepare [--no-guest]` fetches the newer fallocate and the guest. For
-//! `cargo xtask setup`.
+//! `oracles prepare [--no-guest]` fetches the newer fallocate and the guest, for
+//! `cargo xtask setup`; `oracles root SUITE` makes a minimal system of a suite of Debian and prints
+//! its directory, for `cargo xtask dist --check`.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use extant_testkit::guest::Guest;
 use extant_testkit::lab;
 use extant_testkit::requires::Requirement;
-use extant_testkit::{PACKAGES, newer};
+use extant_testkit::{PACKAGES, debian, newer};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -23,8 +24,9 @@ fn main() -> ExitCode {
         }
         ["prepare"] => prepare_fallocate() && prepare_guest(),
         ["prepare", "--no-guest"] => prepare_fallocate(),
+        ["root", suite] => print_root(suite),
         _ => {
-            eprintln!("usage: oracles packages | prepare [--no-guest]");
+            eprintln!("usage: oracles packages | prepare [--no-guest] | root SUITE");
             return ExitCode::from(2);
         }
     };
@@ -41,6 +43,19 @@ fn prepare_fallocate() -> bool {
 
 fn prepare_guest() -> bool {
     prepare("guest", &Guest::requirement(), Guest::prepare)
+}
+
+fn print_root(suite: &str) -> bool {
+    match debian::root(suite) {
+        Ok(directory) => {
+            println!("{}", directory.display());
+            true
+        }
+        Err(error) => {
+            eprintln!("oracles: {suite}: {error}");
+            false
+        }
+    }
 }
 
 /// Prints only if there is work.
