@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::dist::{self, Build};
 use crate::workspace::Workspace;
-use crate::{packages, static_program, wheel};
+use crate::{oci, packages, static_program, wheel};
 
 /// How the parts are made.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +18,10 @@ pub struct Options {
 /// A part's name and work.
 type Part = (&'static str, fn(&Workspace, Options) -> Result<()>);
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("files", |workspace, _| dist::files(workspace)),
     ("static", |workspace, _| static_program::write(workspace)),
+    ("image", |workspace, _| oci::write(workspace)),
     ("packages", |workspace, options| {
         packages::write(workspace, options.build)?;
         if options.check {

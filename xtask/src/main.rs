@@ -16,7 +16,7 @@
 //!    suites; all tests
 //! 5. `dist`, `evidence`, `soak`, `static_program`, `wheel`: the files that are installed; the page
 //!    of numbers; tests with fresh seeds for hours; the program in one file; the module for Python
-//! 6. `ci`, `install`: all of CI; installation
+//! 6. `ci`, `install`, `oci`: all of CI; installation; the container image
 //! 7. `packages`: packages for distributions
 //! 8. `delivery`: everything that users get, in parts
 
@@ -34,6 +34,7 @@ mod fuzz;
 mod install;
 mod instructions;
 mod notices;
+mod oci;
 mod packages;
 mod proof;
 mod publish;
