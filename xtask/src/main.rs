@@ -19,6 +19,7 @@
 //! 6. `ci`, `install`, `oci`: all of CI; installation; the container image
 //! 7. `packages`: packages for distributions
 //! 8. `delivery`: everything that users get, in parts
+//! 9. `release`: a version
 
 #![forbid(unsafe_code)]
 
@@ -37,8 +38,9 @@ mod notices;
 mod oci;
 mod packages;
 mod proof;
-mod publish;
 mod provenance;
+mod publish;
+mod release;
 mod reproducible;
 mod runner;
 mod sbom;
@@ -100,6 +102,8 @@ enum Command {
     Ci(CiArgs),
     /// Build what users get: files to install, the static program, packages, the Python wheel
     Dist(DistArgs),
+    /// Build everything of a version in target/dist-release, with checksums and a signature
+    Release(ReleaseArgs),
     /// Install the program, man pages, completions and systemd units: DESTDIR= PREFIX= PROGRAM=
     Install(PlacesArgs),
     /// Remove what was installed: DESTDIR= PREFIX=
@@ -154,6 +158,16 @@ struct DistArgs {
     /// Only these parts
     #[arg(value_parser = PossibleValuesParser::new(delivery::names()))]
     parts: Vec<String>,
+}
+
+#[derive(Args)]
+struct ReleaseArgs {
+    /// Set no tag; the changelog may lack the version, and the tree may have changes
+    #[arg(long)]
+    dry_run: bool,
+    /// Private key of ssh that signs the checksums
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -301,6 +315,13 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
             };
             delivery::run(&workspace, &args.parts, options)
         }
+        Command::Release(args) => release::run(
+            &workspace,
+            &release::Release {
+                dry_run: args.dry_run,
+                key: args.key,
+            },
+        ),
         Command::Install(args) => install::install(&workspace, &Places::parse(&args.words)?),
         Command::Uninstall(args) => install::uninstall(&Places::parse(&args.words)?),
         Command::Publish(args) => publish::run(
