@@ -50,10 +50,8 @@ impl Host {
             return Err(shown);
         }
         // `localhost : ok=3 changed=2 unreachable=0 ...`
-        let recap = shown.split_whitespace();
-        let changed = recap
-            .filter_map(|word| word.strip_prefix("changed="))
-            .last();
+        let mut words = shown.split_whitespace().rev();
+        let changed = words.find_map(|word| word.strip_prefix("changed="));
         Ok(changed.expect(&shown).parse().expect(&shown))
     }
 
