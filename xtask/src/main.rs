@@ -11,9 +11,9 @@
 //!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts; licences
 //!    of others; commit and date of results; crates for the registry; builds for users; README's
 //!    picture; the machine's packages; house rules
-//! 4. `coverage`, `deny`, `fuzz`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
-//!    licences; coverage-guided fuzzing; complete exhaustive tests; bills of materials; third-party
-//!    suites; all tests
+//! 4. `coverage`, `deny`, `fuzz`, `msrv`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
+//!    licences; coverage-guided fuzzing; the oldest Rust; complete exhaustive tests; bills of
+//!    materials; third-party suites; all tests
 //! 5. `dist`, `evidence`, `soak`, `static_program`, `wheel`: the files that are installed; the page
 //!    of numbers; tests with fresh seeds for hours; the program in one file; the module for Python
 //! 6. `ci`, `install`, `oci`: all of CI; installation; the container image
@@ -34,6 +34,7 @@ mod evidence;
 mod fuzz;
 mod install;
 mod instructions;
+mod msrv;
 mod notices;
 mod oci;
 mod packages;
@@ -110,6 +111,8 @@ enum Command {
     Uninstall(PlacesArgs),
     /// Check the packages of all crates and publish them, in the order of their dependencies
     Publish(PublishArgs),
+    /// Compile what is published with the oldest Rust that it claims to support
+    Msrv,
     /// Make the picture of the report in README.md from the kept results
     Screenshot,
     /// Run a test program with a time limit, as cargo's runner
@@ -332,6 +335,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
                 publish::Upload::Yes
             },
         ),
+        Command::Msrv => msrv::run(&workspace),
         Command::Screenshot => screenshot::run(&workspace),
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;

@@ -71,7 +71,7 @@ pub fn run(workspace: &Workspace, upload: Upload) -> Result<()> {
 }
 
 /// The packages that are not `publish = false`.
-fn published(metadata: &Value) -> Result<impl Iterator<Item = &Value>> {
+pub fn published(metadata: &Value) -> Result<impl Iterator<Item = &Value>> {
     let packages = metadata["packages"].as_array();
     let packages = packages.context("cargo metadata lists no packages")?;
     // `null` permits every registry, an empty list none.
@@ -81,7 +81,7 @@ fn published(metadata: &Value) -> Result<impl Iterator<Item = &Value>> {
 }
 
 /// The name of a package.
-fn name(package: &Value) -> &str {
+pub fn name(package: &Value) -> &str {
     package["name"].as_str().unwrap_or_default()
 }
 
