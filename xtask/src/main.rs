@@ -8,9 +8,9 @@
 //! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
 //! 3. `cargo_tool`, `instructions`, `notices`, `provenance`, `publish`, `reproducible`,
-//!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts; licences
-//!    of others; commit and date of results; crates for the registry; builds for users; README's
-//!    picture; the machine's packages; house rules
+//!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts;
+//!    licences of others; commit and date of results; crates for the registry; builds for users;
+//!    README's picture; the machine's packages; house rules
 //! 4. `coverage`, `deny`, `fuzz`, `msrv`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
 //!    licences; coverage-guided fuzzing; the oldest Rust; complete exhaustive tests; bills of
 //!    materials; third-party suites; all tests
