@@ -17,7 +17,7 @@ dpkg --verify extant libextant0 libextant-dev python3-extant
 $apt install bash-completion e2fsprogs fuse3 gcc libc6-dev man-db mount pkg-config systemd zsh
 # shellcheck disable=SC2046
 cc -Wall -Werror -o shared /packages/example.c $(pkg-config --cflags --libs extant)
-ldd ./shared | grep -F "/usr/lib/$(gcc -print-multiarch)/libextant.so.0" || ldd ./shared | grep -F libextant.so.0
+ldd ./shared | grep -F "/lib/$(gcc -print-multiarch)/libextant.so.0"
 ./shared shared.raw
 cc -o static /packages/example.c -Wl,-Bstatic -lextant -Wl,-Bdynamic $(pkg-config --static --libs extant | sed s/-lextant//)
 if ldd ./static | grep -F libextant; then exit 1; fi
