@@ -13,8 +13,8 @@ use extant_pool::{
     Resize, WipeMethod,
 };
 use extant_space::{
-    CancelToken, Control, ErrorKind, MappedProgress, Preallocation, Progress, ProgressSink, Result,
-    Silent,
+    CancelToken, Control, ErrorKind, MappedProgress, Preallocation, Progress, ProgressSink, Remedy,
+    Result, Silent,
 };
 use extant_testkit::{command, require, requires};
 
@@ -284,7 +284,7 @@ fn table_of_another_program_is_used_only_if_adopted_and_its_partitions_stay() {
     let before = fs::read(&disk).unwrap();
     let refused = define(&disk, None, false).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
-    assert!(refused.to_string().contains("--adopt"), "{refused}");
+    assert_eq!(refused.remedies(), [Remedy::AdoptTable], "{refused}");
     assert!(fs::read(&disk).unwrap() == before);
     let pool = define(&disk, None, true).unwrap();
     assert!(fs::read(&disk).unwrap() == before);

@@ -63,9 +63,11 @@ impl LoopDevice {
             );
             match answer {
                 Ok(node) => {
-                    return Self {
+                    let device = Self {
                         node: node.trim_end().into(),
                     };
+                    device.forget_partitions();
+                    return device;
                 }
                 Err(failure) if start.elapsed() > ATTACH_TIMEOUT => panic!("{failure}"),
                 Err(_) => thread::sleep(Duration::from_millis(50)),
@@ -89,16 +91,33 @@ impl LoopDevice {
 }
 
 impl LoopDevice {
+    fn sysfs(&self) -> PathBuf {
+        let name = self.node.file_name().expect("a node");
+        Path::new("/sys/block").join(name)
+    }
+
     /// The file behind it, as the kernel names it; none once detached.
     fn backing(&self) -> Option<String> {
-        let name = self.node.file_name()?;
-        let block = Path::new("/sys/block").join(name);
-        fs::read_to_string(block.join("loop/backing_file")).ok()
+        fs::read_to_string(self.sysfs().join("loop/backing_file")).ok()
+    }
+
+    /// Partitions that the kernel was told of outlive the device, and would be those of the next
+    /// one of its number.
+    fn forget_partitions(&self) {
+        let is_partition = |entry: &fs::DirEntry| entry.path().join("partition").exists();
+        let entries = fs::read_dir(self.sysfs());
+        let mut entries = entries.into_iter().flatten().flatten();
+        if entries.any(|entry| is_partition(&entry))
+            && let Err(failure) = run(tool("partx").arg("--delete").arg(&self.node))
+        {
+            eprintln!("left behind: {failure}");
+        }
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        self.forget_partitions();
         let file = self.backing();
         if let Err(failure) = run(tool("losetup").arg("--detach").arg(&self.node)) {
             eprintln!("left behind: {failure}");

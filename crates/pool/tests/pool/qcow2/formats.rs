@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use extant_image::{Format, Preallocation};
 use extant_pool::{CloneMethod, CreateVolume, Operation, Upload, WipeMethod};
-use extant_space::ErrorKind;
+use extant_space::{ErrorKind, Remedy};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::Filesystem;
@@ -93,7 +93,7 @@ fn file_of_unknown_format_waits_for_a_word() {
     ] {
         let error = perform(&stand.pool, operation).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("vol format"), "{error}");
+        assert_eq!(error.remedies(), [Remedy::SetFormat], "{error}");
     }
     stand
         .pool

@@ -8,7 +8,7 @@ use extant_image::{
     BackingFile, Format, ImageOptions, NewImage, Preallocation, Qcow2Options, measure,
 };
 use extant_pool::{CloneMethod, CreateVolume, Limits, Operation, WipeMethod};
-use extant_space::ErrorKind;
+use extant_space::{ErrorKind, Remedy};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::Filesystem;
@@ -153,7 +153,7 @@ fn resized_image_keeps_data_and_has_the_space_that_was_asked_for() {
         let smaller = |shrink| resize("a", 3 * MIB, Preallocation::Off, shrink);
         let error = perform(&stand.pool, smaller(false)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().contains("--shrink"), "{error}");
+        assert_eq!(error.remedies(), [Remedy::Shrink], "{error}");
         perform(&stand.pool, smaller(true)).unwrap();
         assert_image(&stand.path("a"), 3 * MIB);
         assert_reads(&stand.path("a"), &content[..3 << 20]);
