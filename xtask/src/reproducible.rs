@@ -22,10 +22,16 @@ pub fn cargo(workspace: &Workspace, verb: &str, target: &str, package: &str) -> 
         let flags = replaced.iter().map(|pair| format!("{option}={pair}"));
         flags.collect::<Vec<_>>().join(separator)
     };
-    cargo.env(
-        "CARGO_ENCODED_RUSTFLAGS",
+    // An optimisation level of one package has cargo forget that everything is to be stripped.
+    let mut rustflags = vec![
         flags("--remap-path-prefix", "\x1f"),
-    );
+        "-Cstrip=symbols".into(),
+    ];
+    // With glibc they would ask for version 2.36.
+    if target.ends_with("-musl") {
+        rustflags.push("-Clink-arg=-Wl,-z,pack-relative-relocs".into());
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
     cargo.env("TARGET_CFLAGS", flags("-ffile-prefix-map", " "));
     // Incremental builds split crates otherwise than whole ones.
     cargo.env("CARGO_INCREMENTAL", "0");
