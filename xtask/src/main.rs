@@ -11,9 +11,9 @@
 //!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts;
 //!    licences of others; commit and date of results; crates for the registry; builds for users;
 //!    README's picture; the machine's packages; house rules
-//! 4. `coverage`, `deny`, `fuzz`, `msrv`, `proof`, `sbom`, `suites`, `test`: code that tests reach;
-//!    licences; coverage-guided fuzzing; the oldest Rust; complete exhaustive tests; bills of
-//!    materials; third-party suites; all tests
+//! 4. `coverage`, `deny`, `fuzz`, `msrv`, `proof`, `sbom`, `semver`, `suites`, `test`: code that
+//!    tests reach; licences; coverage-guided fuzzing; the oldest Rust; complete exhaustive tests;
+//!    bills of materials; breaking changes; third-party suites; all tests
 //! 5. `dist`, `evidence`, `soak`, `static_program`, `wheel`: the files that are installed; the page
 //!    of numbers; tests with fresh seeds for hours; the program in one file; the module for Python
 //! 6. `ci`, `install`, `oci`: all of CI; installation; the container image
@@ -46,6 +46,7 @@ mod reproducible;
 mod runner;
 mod sbom;
 mod screenshot;
+mod semver;
 mod setup;
 mod soak;
 mod static_program;
@@ -113,6 +114,8 @@ enum Command {
     Publish(PublishArgs),
     /// Compile what is published with the oldest Rust that it claims to support
     Msrv,
+    /// Find changes of the published libraries that break their users
+    Semver(SemverArgs),
     /// Make the picture of the report in README.md from the kept results
     Screenshot,
     /// Run a test program with a time limit, as cargo's runner
@@ -244,6 +247,13 @@ struct CiArgs {
 }
 
 #[derive(Args)]
+struct SemverArgs {
+    /// Compare with this revision of git, such as the tag of the last release
+    #[arg(long, value_name = "REV")]
+    baseline: String,
+}
+
+#[derive(Args)]
 struct RunTestArgs {
     program: PathBuf,
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -336,6 +346,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
             },
         ),
         Command::Msrv => msrv::run(&workspace),
+        Command::Semver(args) => semver::run(&workspace, &args.baseline),
         Command::Screenshot => screenshot::run(&workspace),
         Command::RunTest(_) => unreachable!("it returned above"),
     }?;

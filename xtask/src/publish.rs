@@ -85,6 +85,13 @@ pub fn name(package: &Value) -> &str {
     package["name"].as_str().unwrap_or_default()
 }
 
+/// Whether other crates can depend on a package.
+pub fn is_library(package: &Value) -> bool {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    let mut kinds = targets.filter_map(|target| target["kind"].as_array());
+    kinds.any(|kinds| kinds.contains(&"lib".into()))
+}
+
 fn missing_fields(package: &Value) -> impl Iterator<Item = String> {
     let is_missing = |field: &&&str| match &package[**field] {
         Value::Null => true,
