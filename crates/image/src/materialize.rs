@@ -92,6 +92,8 @@ fn map_all(file: &ImageFile, control: Control<'_>) -> Result<()> {
     }
     let all = ByteRange::new(0, header.virtual_bytes);
     edit.check_counts(control)?;
+    // After a crash the file may be far longer than the image.
+    edit.truncate_tail()?;
     if let Some(data) = file.data_file() {
         data.lengthen(all.end())?;
     }

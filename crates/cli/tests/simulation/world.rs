@@ -407,14 +407,6 @@ impl World {
         });
         let is_stopped = |error: &Error| reports > 0 && error.kind() == ErrorKind::Cancelled;
         let is_done = match &result {
-            // After a crash the file of an image may be much longer than its content, and all of
-            // it is counted.
-            Err(error)
-                if matches!(pending, Pending::Nothing) && error.kind() == ErrorKind::NoSpace =>
-            {
-                self.trace.push(format!("{what}: {error}"));
-                return Ok(());
-            }
             Err(error) if is_stopped(error) => {
                 self.trace.push(format!("{what}: {on_stop:?}"));
                 if on_stop == OnStop::Cancel && !self.machine.is_troubled() && !self.is_full {

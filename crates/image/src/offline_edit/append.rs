@@ -66,11 +66,22 @@ pub(super) fn check_counts(file: &ImageFile, control: Control<'_>) -> Result<()>
 impl OfflineEdit<'_> {
     /// Clusters for tables and data.
     pub(super) fn plan(&self, tables_count: u64, data_count: u64) -> Result<Plan> {
+        let start = self.end_cluster(&self.refcount_table()?)?;
+        self.plan_behind(start, tables_count, data_count)
+    }
+
+    /// The same, if the image ends before the cluster `start`.
+    pub(super) fn plan_behind(
+        &self,
+        start: u64,
+        tables_count: u64,
+        data_count: u64,
+    ) -> Result<Plan> {
         let geometry = self.geometry();
         let entries = geometry.refcount_block_entries();
         let old = self.refcount_table()?;
         let mut plan = Plan {
-            start: self.end_cluster(&old)?,
+            start,
             blocks: 0,
             table: 0,
             tables: 0,
@@ -110,7 +121,7 @@ impl OfflineEdit<'_> {
 
     /// The first cluster behind all that are counted or, where the file ends with the image, in the
     /// file.
-    fn end_cluster(&self, table: &[u64]) -> Result<u64> {
+    pub(super) fn end_cluster(&self, table: &[u64]) -> Result<u64> {
         let counted = self.counted_end(table)?;
         if self.file.is_disk() {
             Ok(counted)

@@ -16,8 +16,9 @@ impl<'a> OfflineEdit<'a> {
         Ok(Self::of(file, image))
     }
 
-    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. For a dirty
-    /// image it is the upper bound.
+    /// Size of the file when [`truncate_tail`](Self::truncate_tail) has cut off its unused end and
+    /// [`map_range`](Self::map_range) has mapped all of the disk. For a dirty image it is the upper
+    /// bound.
     pub(crate) fn full_bytes(&self) -> Result<u64> {
         let file_bytes = self.file().size()?;
         let all = ByteRange::new(0, self.image.header.virtual_bytes);
@@ -27,16 +28,29 @@ impl<'a> OfflineEdit<'a> {
             self.new_places(all)?
         };
         let tables = self.tables_to_make(all);
-        let full_bytes = match clusters + tables {
-            0 => file_bytes,
-            _ => self.end_bytes(&self.plan(tables, clusters)?),
+        let is_dirty = self.image.header.incompatible.contains(Incompatible::DIRTY);
+        let table = self.refcount_table()?;
+        // What follows the last counted cluster is cut off, but a dirty image does not count all.
+        let start = if is_dirty {
+            self.end_cluster(&table)?
+        } else {
+            self.counted_end(&table)?
         };
-        let repair_bytes = if self.image.header.incompatible.contains(Incompatible::DIRTY) {
+        let kept_bytes = if self.file.is_disk() {
+            file_bytes
+        } else {
+            file_bytes.min(start << self.geometry().cluster_bits())
+        };
+        let full_bytes = match clusters + tables {
+            0 => kept_bytes,
+            _ => self.end_bytes(&self.plan_behind(start, tables, clusters)?),
+        };
+        let repair_bytes = if is_dirty {
             self.recount_bytes_max(file_bytes)
         } else {
             0
         };
-        Ok(full_bytes.max(file_bytes) + repair_bytes)
+        Ok(full_bytes.max(kept_bytes) + repair_bytes)
     }
 
     /// Maximum growth of the file by [`rebuild_refcounts`](crate::rebuild_refcounts): blocks, and a

@@ -86,6 +86,23 @@ fn file_of_a_full_image_has_the_reported_size() {
     }
 }
 
+/// As a crash leaves it, when the file was longer already than its counts.
+#[test]
+fn unused_end_of_a_file_is_cut_off_and_not_reported() {
+    require!(qemu_img(), tool("qemu-io"));
+    for words in ["compat=1.1", "cluster_size=4k", "preallocation=metadata"] {
+        let ground = Ground::new();
+        let expected = told(&written(&ground, words));
+        let image = written(&ground, words);
+        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        file.set_len(1 << 40).unwrap();
+        drop(file);
+        assert_eq!(told(&image), expected, "{words}");
+        make_full(&image);
+        assert_eq!(size(&image), expected, "{words}");
+    }
+}
+
 #[test]
 fn file_of_a_resized_full_image_has_the_reported_size() {
     require!(qemu_img());

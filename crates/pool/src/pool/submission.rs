@@ -470,9 +470,11 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
         Format::Raw => file_bytes,
         Format::Qcow2 => qcow2::full_bytes(&file).map_err(|error| error.at(file.path()))?,
     };
-    let missing = Survey::of(&*file, ByteRange::new(0, file_bytes))?;
+    // An unused end is cut off.
+    let kept_bytes = file_bytes.min(full_bytes);
+    let missing = Survey::of(&*file, ByteRange::new(0, kept_bytes))?;
     // Without holes in the map, the block count is used.
-    let not_allocated = file_bytes.saturating_sub(found.allocated_bytes);
+    let not_allocated = kept_bytes.saturating_sub(found.allocated_bytes);
     // A process that closes the image may shorten its file meanwhile.
     let growth_bytes = full_bytes.saturating_sub(file_bytes);
     let mut space_bytes = missing.hole_bytes.max(not_allocated) + growth_bytes;

@@ -1,6 +1,6 @@
 //! Space reserved for a materialize, and space used.
 
-use std::fs;
+use std::fs::{self, File};
 
 use extant_pool::{CloneMethod, Limits, Pool};
 use extant_space::{ErrorKind, Preallocation};
@@ -27,6 +27,10 @@ fn materialize_uses_its_reservation() {
     require!(Filesystem::Ext4.requirement(), qemu_img(), tool("qemu-io"));
     let stand = Stand::new();
     stand.with_data("thin.qcow2");
+    stand.with_data("long.qcow2");
+    // As a crash leaves it; the pool does not have that much.
+    let long = File::options().write(true).open(stand.path("long.qcow2"));
+    long.unwrap().set_len(1 << 40).unwrap();
     stand.with_data("kept.qcow2");
     let kept = stand.path("kept.qcow2");
     qemu("qemu-img", &[&"snapshot", &"-c", &"one", &kept]);
@@ -42,7 +46,13 @@ fn materialize_uses_its_reservation() {
         create("raw", 5 * MIB + 700, Preallocation::Off),
     )
     .unwrap();
-    for volume in ["thin.qcow2", "kept.qcow2", "packed.qcow2", "raw"] {
+    for volume in [
+        "thin.qcow2",
+        "long.qcow2",
+        "kept.qcow2",
+        "packed.qcow2",
+        "raw",
+    ] {
         let before = taken(&stand.pool, volume);
         let job = submit(&stand.pool, materialize(volume)).unwrap();
         let reserved = stand.pool.info().unwrap().space.reserved_bytes;
