@@ -30,7 +30,7 @@ impl<'a> OfflineEdit<'a> {
         let tables = self.tables_to_make(all);
         let is_dirty = self.image.header.incompatible.contains(Incompatible::DIRTY);
         let table = self.refcount_table()?;
-        // What follows the last counted cluster is cut off, but a dirty image does not count all.
+        // The file is cut off behind the last counted cluster; a dirty image does not count all.
         let start = if is_dirty {
             self.end_cluster(&table)?
         } else {

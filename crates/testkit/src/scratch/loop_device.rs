@@ -101,8 +101,8 @@ impl LoopDevice {
         fs::read_to_string(self.sysfs().join("loop/backing_file")).ok()
     }
 
-    /// Partitions that the kernel was told of outlive the device, and would be those of the next
-    /// one of its number.
+    /// The kernel's partitions outlive the device, and would be those of the next one of its
+    /// number.
     fn forget_partitions(&self) {
         let is_partition = |entry: &fs::DirEntry| entry.path().join("partition").exists();
         let entries = fs::read_dir(self.sysfs());
