@@ -342,6 +342,15 @@ impl Peek for PeekedRaw {
     }
 }
 
+/// Units of a copy, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyUnits {
+    /// Read and written at once.
+    pub(crate) piece_bytes: u64,
+    /// Flushed at once, so that the final sync is short and does not delay a cancel.
+    pub(crate) sync_bytes: u64,
+}
+
 /// The file of a volume, or one that is to become some.
 ///
 /// By default it is raw, whatever it holds, and has no permissions and attributes.
@@ -403,6 +412,14 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     /// Written blocks are overwritten in place.
     fn overwrites_in_place(&self) -> Result<bool>;
+
+    /// The units of a copy to it.
+    fn copy_units(&self) -> CopyUnits {
+        CopyUnits {
+            piece_bytes: 1 << 20,
+            sync_bytes: 64 << 20,
+        }
+    }
 
     /// The file of the host, where it is one.
     fn as_host(&self) -> Option<&HostFile>;

@@ -21,6 +21,8 @@ pub struct ImageWriter {
     image: Arc<Image>,
     flights: Arc<Flights>,
     in_flight_bytes: u64,
+    /// Memory of complete writes, for the next ones.
+    spare: Vec<Vec<u8>>,
     failed: Option<Error>,
 }
 
@@ -31,6 +33,7 @@ impl ImageWriter {
             image: Arc::clone(image),
             flights: Flights::new(),
             in_flight_bytes: 0,
+            spare: Vec::new(),
             failed: None,
         }
     }
@@ -39,7 +42,7 @@ impl ImageWriter {
     ///
     /// # Errors
     /// `Cancelled`; those of this and of earlier writes.
-    pub fn write(&mut self, bytes: Vec<u8>, offset: u64, cancel: &CancelToken) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8], offset: u64, cancel: &CancelToken) -> Result<()> {
         while self.in_flight_bytes >= IN_FLIGHT_BYTES {
             cancel.check()?;
             self.collect()?;
@@ -47,8 +50,11 @@ impl ImageWriter {
         self.in_flight_bytes += bytes.len() as u64;
         // The tag is the number of bytes.
         let (tag, aio) = (bytes.len(), Aio::Write { offset });
+        let mut own = self.spare.pop().unwrap_or_default();
+        own.clear();
+        own.extend_from_slice(bytes);
         self.flights
-            .start(self.image.handle(), tag, aio, Memory::Bytes(bytes));
+            .start(self.image.handle(), tag, aio, Memory::Bytes(own));
         Ok(())
     }
 
@@ -68,6 +74,9 @@ impl ImageWriter {
         self.flights.wait(CHECK_INTERVAL);
         for ended in self.flights.take() {
             self.in_flight_bytes -= ended.tag as u64;
+            if let Memory::Bytes(bytes) = ended.memory {
+                self.spare.push(bytes);
+            }
             if let Err(error) = ended.result {
                 let error = self.image.explain(error.during("write"));
                 self.failed.get_or_insert(error);

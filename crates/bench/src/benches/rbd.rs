@@ -37,6 +37,8 @@ const REQUESTS: &str = "requests/s";
 const CPU: &str = "us CPU/request";
 const MS: &str = "ms";
 const CANCELLED: &str = "extant job cancel";
+/// Of a complete volume of that size: the cluster's time to free the space.
+const REMOVED: &str = "rbd rm of all of it";
 const SEED: u64 = 20_261_126;
 /// A cancel needs a job that lasts.
 const LONGER: u64 = 4;
@@ -156,8 +158,14 @@ impl Pool {
     }
 
     fn remove(&self, image: &str) -> Result<()> {
-        run(self.ceph.rbd().args(["rm", "--no-progress", image]))?;
+        run(&mut self.removal(image))?;
         Ok(())
+    }
+
+    fn removal(&self, image: &str) -> Command {
+        let mut rbd = self.ceph.rbd();
+        rbd.args(["rm", "--no-progress", image]);
+        rbd
     }
 }
 
@@ -249,7 +257,18 @@ fn cancel(context: &Context, pool: &Pool, outcome: &mut Outcome) -> Result<()> {
     };
     context.step("a whole run, for its time");
     let whole = Duration::from_secs_f64(measure(&create(&["--quiet"]))?.seconds);
-    pool.remove("v")?;
+    let rounds = context.options.pick(5, 1);
+    for round in 1..=rounds {
+        context.step(format!("round {round}: {REMOVED}"));
+        let remove = pool.removal("v");
+        let taken = measure(&remove)?;
+        let shown = pool.shown(context, &remove);
+        let ms = taken.seconds * 1000.0;
+        outcome.metrics.record(REMOVED, MS, &shown, ms);
+        if round < rounds {
+            measure(&create(&["--quiet"]))?;
+        }
+    }
     let (mut random, mut misses) = (Random::new(SEED), 0);
     let runs = context.options.pick(20, 3);
     let mut done = 0;
@@ -280,11 +299,11 @@ fn cancel(context: &Context, pool: &Pool, outcome: &mut Outcome) -> Result<()> {
     let left = after.iter().filter(|image| !before.contains(image)).count();
     let metric = outcome.metrics.of(CANCELLED, MS)?;
     let mut table = Table::new(&["cancel", MS, "spread"]);
-    table.row(vec![
-        CANCELLED.to_owned(),
-        number(metric.median()),
-        spread(Some(metric)),
-    ]);
+    for name in [CANCELLED, REMOVED] {
+        let metric = outcome.metrics.of(name, MS)?;
+        let (middle, range) = (number(metric.median()), spread(Some(metric)));
+        table.row(vec![name.to_owned(), middle, range]);
+    }
     let slowest = metric.max();
     outcome
         .goals

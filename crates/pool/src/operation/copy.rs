@@ -15,12 +15,6 @@ use extant_space::{
 use crate::storage::VolumeFile;
 use crate::work::Work;
 
-/// Read and written at once.
-const PIECE: u64 = 1 << 20;
-/// Written data is flushed in units of this size, so that the final sync is short and does not
-/// delay a cancel.
-const SYNC_INTERVAL_BYTES: u64 = 64 << 20;
-
 /// Whether the target has a part of the content already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetContent {
@@ -69,11 +63,14 @@ pub(super) fn copy(
         let provisioner = Provisioner::new(target, extent.logical, quiet);
         provisioner.allocate().map(drop)
     })?;
+    let units = target.copy_units();
+    let buffer = || vec![0; units.piece_bytes.min(size) as usize];
     let mut copier = Copier {
         source,
         target,
         state,
-        buffers: [vec![0; PIECE as usize], vec![0; PIECE as usize]],
+        buffers: [buffer(), buffer()],
+        sync_bytes: units.sync_bytes,
         done: 0,
         unsynced: 0,
         total,
@@ -85,7 +82,7 @@ pub(super) fn copy(
     for_each_allocated(source, whole, &mut |extent| match extent.state {
         ExtentState::Written => extent
             .logical
-            .chunks(PIECE)
+            .chunks(units.piece_bytes)
             .try_for_each(|piece| copier.copy(piece)),
         _ => Ok(()),
     })?;
@@ -171,6 +168,7 @@ struct Copier<'a> {
     target: &'a dyn SpaceFile,
     state: TargetContent,
     buffers: [Vec<u8>; 2],
+    sync_bytes: u64,
     done: u64,
     unsynced: u64,
     total: u64,
@@ -209,7 +207,7 @@ impl Copier<'_> {
             self.unsynced += piece.len();
         }
         self.done += piece.len();
-        if self.unsynced >= SYNC_INTERVAL_BYTES {
+        if self.unsynced >= self.sync_bytes {
             self.target.sync(SyncMode::Data)?;
             self.unsynced = 0;
         }

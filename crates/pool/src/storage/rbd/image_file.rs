@@ -24,10 +24,13 @@ use super::clones;
 use super::image_pool::ImagePool;
 use super::patience::Patience;
 use crate::fair_lock::LockMode;
-use crate::storage::{Done, FileStat, MakeWritten, VolumeFile};
+use crate::storage::{CopyUnits, Done, FileStat, MakeWritten, VolumeFile};
 
 /// Bytes that are read ahead: several objects, which are on several disks.
 const AHEAD_BYTES: usize = 16 << 20;
+/// Limits of the pieces of a copy, whose memory they take.
+const PIECE_BYTES_MIN: u64 = 1 << 20;
+const PIECE_BYTES_MAX: u64 = 8 << 20;
 /// Bytes whose objects are asked for at once.
 const STATUS_BYTES: u64 = 64 << 30;
 /// Written at the rate of one moment, when that changes.
@@ -325,7 +328,7 @@ impl SpaceFile for RbdFile {
         let writer = opened
             .writer
             .get_or_insert_with(|| ImageWriter::new(&image));
-        let written = writer.write(buffer.to_vec(), offset, self.pool.patience.cancel());
+        let written = writer.write(buffer, offset, self.pool.patience.cancel());
         written.map_err(|error| error.at(&self.path))
     }
 
@@ -475,6 +478,18 @@ impl VolumeFile for RbdFile {
     fn overwrites_in_place(&self) -> Result<bool> {
         // A full cluster refuses every write, also to an object that it has.
         Ok(false)
+    }
+
+    /// Whole objects, whose writes cost the cluster least. They are durable when they are complete,
+    /// and the writer limits those in flight.
+    fn copy_units(&self) -> CopyUnits {
+        let stripe = self.handle().map(|image| image.stripe_bytes());
+        CopyUnits {
+            piece_bytes: stripe
+                .unwrap_or(PIECE_BYTES_MIN)
+                .clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
+            sync_bytes: u64::MAX,
+        }
     }
 
     fn as_host(&self) -> Option<&HostFile> {
