@@ -34,6 +34,8 @@ pub(crate) struct Store<'a> {
     taken: i64,
     /// Taken from the inode until [`settle`](Self::settle) returns them to it.
     deferred: Option<DeferredBits>,
+    /// Nodes may be freed.
+    frees: bool,
 }
 
 impl<'a> Store<'a> {
@@ -51,7 +53,15 @@ impl<'a> Store<'a> {
             held: Vec::new(),
             taken: 0,
             deferred: state.deferred.take(),
+            frees: false,
         }
+    }
+
+    /// For a removal: the bitmaps of nodes are read before anything is changed, while an error can
+    /// be returned.
+    pub(crate) fn freeing(mut self) -> Self {
+        self.frees = true;
+        self
     }
 
     /// Records that the inode refers to blocks that were allocated for it.
@@ -177,6 +187,10 @@ impl Nodes for Store<'_> {
 impl NodesMut for Store<'_> {
     fn hold(&mut self, number: PhysicalBlock, validate: Validator<'_>) -> Result<Arc<[u8]>> {
         let bytes = self.fs.cache.read(number, validate)?;
+        if self.frees {
+            let block = BlockRange::new(AllocatorBlock(number.0), 1);
+            self.fs.hand_over(block)?;
+        }
         if !self.held.iter().any(|(held, _)| *held == number) {
             self.held.push((number, self.fs.cache.hold(number)));
         }
@@ -262,7 +276,8 @@ impl FsState {
         }
     }
 
-    fn hand_over(&self, range: BlockRange) -> Result<()> {
+    /// Has the allocator read the bitmaps of a range.
+    pub(crate) fn hand_over(&self, range: BlockRange) -> Result<()> {
         let locate = |block| self.layout.locate(PhysicalBlock(block));
         let (first, last) = (locate(range.start().0), locate(range.end().0 - 1));
         let (Some((first, _)), Some((last, _))) = (first, last) else {

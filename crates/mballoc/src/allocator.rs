@@ -120,17 +120,22 @@ impl Allocator {
     /// itself calls this first: a bitmap that is read later has to match the group's descriptor.
     ///
     /// # Errors
-    /// `Corrupt` when the group is corrupt.
+    /// The kind of the error that put the group out of use: `Corrupt`, or that of the device.
     ///
     /// # Panics
     /// If there is no such group.
     pub fn load(&self, group: GroupNumber) -> Result<()> {
-        match self.shared.wait_group(group.0).load() {
-            Some(_) => Ok(()),
-            None => Err(Error::new(ErrorKind::Corrupt)
-                .detail(format!("group {group} is out of use"))
-                .advice("check the file system")),
+        if self.shared.wait_group(group.0).load().is_some() {
+            return Ok(());
         }
+        let corrupt = self.shared.corrupt_groups();
+        let (kind, reason) = match corrupt.into_iter().find(|it| it.group == group) {
+            Some(corrupt) => (corrupt.kind, format!(": {}", corrupt.reason)),
+            None => (ErrorKind::Corrupt, String::new()),
+        };
+        Err(Error::new(kind)
+            .detail(format!("group {group} is out of use{reason}"))
+            .advice("check the file system"))
     }
 
     /// Reclaims the windows of all owners; returns the number of freed blocks.

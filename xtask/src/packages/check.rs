@@ -60,8 +60,9 @@ fn in_system(
         let entry = entry?;
         fs::copy(entry.path(), inputs.path().join(entry.file_name()))?;
     }
-    let example = workspace.root().join("crates/capi/tests/c/example.c");
-    fs::copy(example, inputs.path().join("example.c"))?;
+    let example = workspace.root().join("examples/c/create.c");
+    fs::copy(&example, inputs.path().join("example.c"))
+        .with_context(|| format!("{}: cannot copy", example.display()))?;
 
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "sh"]);

@@ -27,6 +27,8 @@ impl Engine {
             self.remove_blocks(cell, 0..LOGICAL_END)?;
         }
         cell.release_windows();
+        // A bitmap that cannot be read is found while the inode still is an orphan.
+        fs.groups.is_inode_used(cell.number)?;
         let credits =
             INODE_CREDITS + orphan::CREDITS + groups::INODE_CREDITS + xattr::RELEASE_CREDITS;
         let transaction = self.begin(credits)?;

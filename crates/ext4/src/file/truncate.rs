@@ -150,7 +150,15 @@ impl FsState {
         } else {
             LOGICAL_END
         };
-        let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
+        // Bitmaps that cannot be read are found before the blocks have no reference any more.
+        let find = |logical| {
+            let found = mapping::find(&state.inode, &self.cache, format, logical)?;
+            if let Mapping::Extent(extent) = &found {
+                let start = AllocatorBlock(extent.physical.0);
+                self.hand_over(BlockRange::new(start, extent.blocks.into()))?;
+            }
+            Ok(found)
+        };
         let group_blocks = self.layout.blocks_per_group().into();
         let part = match last_extents(find, &range, blocks_max, group_blocks)? {
             Some(part) => part,
@@ -160,7 +168,7 @@ impl FsState {
         };
         state.touch(transaction, part.clone());
         let mut freed: Vec<LeafEntry> = Vec::new();
-        let mut store = Store::new(self, transaction, cell, state);
+        let mut store = Store::new(self, transaction, cell, state).freeing();
         let mut map = MapMut::new(state, &mut store, format);
         let left = map.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
         for extent in freed {

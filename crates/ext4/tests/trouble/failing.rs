@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use extant_blockdev::simulation::{CrashDevice, Done, Fault, FaultRule, FaultyDevice, When};
 use extant_blockdev::{MemoryDevice, OperationKind};
-use extant_ext4::Filesystem;
-use extant_space::ErrorKind;
+use extant_ext4::{Filesystem, NewKind};
+use extant_space::{ErrorKind, SpaceFile};
 use extant_testkit::{require, requires};
 
-use crate::image::{Judge, MAPS, OLD, PLAIN, assert_usable, forgetful, open, used};
+use crate::image::{Judge, MAPS, OLD, PLAIN, assert_usable, forgetful, make, new, open, used};
 use crate::scenario::{self, Outcome};
 use crate::watch::Watch;
 
@@ -104,6 +104,61 @@ fn error_of_any_read_is_returned_and_leaves_a_valid_file_system() {
         );
         assert!(reads > 100, "{reads} reads");
     }
+}
+
+/// The bitmaps have not been read before. Errors of a removal are not returned: it is completed
+/// later.
+#[test]
+fn error_of_any_read_while_blocks_are_freed_leaks_none() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    for options in [PLAIN, OLD, MAPS] {
+        let base = Arc::new(make(options, 17 << 10));
+        let filesystem = open(base.clone()).unwrap();
+        let root = filesystem.root().unwrap();
+        let node = root.create(b"file", &new(NewKind::Regular)).unwrap();
+        // In more than one group.
+        let data = vec![1; 9 << 20];
+        node.file().unwrap().write_at(&data, 0).unwrap();
+        drop((node, root));
+        filesystem.close().unwrap();
+        for size in [None, Some(4096)] {
+            let reads = every_read_fails(&base, size, &format!("{options}, {size:?}"));
+            assert!(reads > 8, "{options}: {reads} reads");
+        }
+    }
+}
+
+/// The file is removed, or cut to a size, while one read fails; how many there are.
+fn every_read_fails(base: &MemoryDevice, size: Option<u64>, what: &str) -> u64 {
+    let mut judge = Judge::new();
+    let fault = Fault::Fail {
+        kind: ErrorKind::Io,
+        done: Done::Nothing,
+    };
+    let change = |filesystem: &Filesystem| {
+        let root = filesystem.root()?;
+        match size {
+            None => root.unlink(b"file"),
+            Some(size) => root.lookup(b"file")?.file()?.resize(size),
+        }
+    };
+    for number in 1.. {
+        let rule = FaultRule::new(fault.clone()).on(&[OperationKind::Read]);
+        let rules = vec![rule.when(When::Nth(number))];
+        let device = Arc::new(FaultyDevice::new(base.snapshot(), 1, rules));
+        if let Ok(filesystem) = Filesystem::open(device.clone(), forgetful()) {
+            let errors = [change(&filesystem), filesystem.close()];
+            for error in errors.into_iter().filter_map(Result::err) {
+                assert_is_told(&error, what);
+            }
+        }
+        let image = Arc::new(device.inner().snapshot());
+        assert_usable(&image, &mut judge, &format!("{what}, read {number}"));
+        if device.strikes()[0] == 0 {
+            return number;
+        }
+    }
+    unreachable!()
 }
 
 #[test]
