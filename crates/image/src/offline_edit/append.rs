@@ -66,20 +66,21 @@ pub(super) fn check_counts(file: &ImageFile, control: Control<'_>) -> Result<()>
 impl OfflineEdit<'_> {
     /// Clusters for tables and data.
     pub(super) fn plan(&self, tables_count: u64, data_count: u64) -> Result<Plan> {
-        let start = self.end_cluster(&self.refcount_table()?)?;
-        self.plan_behind(start, tables_count, data_count)
+        let table = self.refcount_table()?;
+        let start = self.end_cluster(&table)?;
+        self.plan_behind(start, &table, tables_count, data_count)
     }
 
-    /// The same, if the image ends before the cluster `start`.
+    /// The same, if the image ends before the cluster `start`; `old` is its refcount table.
     pub(super) fn plan_behind(
         &self,
         start: u64,
+        old: &[u64],
         tables_count: u64,
         data_count: u64,
     ) -> Result<Plan> {
         let geometry = self.geometry();
         let entries = geometry.refcount_block_entries();
-        let old = self.refcount_table()?;
         let mut plan = Plan {
             start,
             blocks: 0,

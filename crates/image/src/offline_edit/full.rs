@@ -43,7 +43,7 @@ impl<'a> OfflineEdit<'a> {
         };
         let full_bytes = match clusters + tables {
             0 => kept_bytes,
-            _ => self.end_bytes(&self.plan_behind(start, tables, clusters)?),
+            _ => self.end_bytes(&self.plan_behind(start, &table, tables, clusters)?),
         };
         let repair_bytes = if is_dirty {
             self.recount_bytes_max(file_bytes)
