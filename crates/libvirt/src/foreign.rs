@@ -42,16 +42,19 @@ pub(crate) fn unknown_elements(
     };
     let in_root = unknown(root, known);
     let targets = root.children().filter(|child| child.has_tag_name("target"));
-    let in_target: String = targets
-        .map(|target| unknown(target, known_in_target))
-        .collect();
+    let mut namespaces = namespaces(root);
+    let mut in_target = String::new();
+    for target in targets {
+        // Those of the root are among them.
+        namespaces = self::namespaces(target);
+        in_target += &unknown(target, known_in_target);
+    }
     if in_root.is_empty() && in_target.is_empty() {
         return Ok(None);
     }
     if root.default_namespace().is_some() {
         return Err(invalid("a default namespace is not known"));
     }
-    let namespaces = namespaces(root);
     let kept =
         format!("<kept{namespaces}><root>{in_root}</root><target>{in_target}</target></kept>");
     if kept.len() > BYTES_MAX {
@@ -59,6 +62,8 @@ pub(crate) fn unknown_elements(
             "more than {BYTES_MAX} bytes of elements that are not known"
         )));
     }
+    // It is read again when the description is written.
+    parse(&kept, "kept")?;
     Ok(Some(ForeignElements::new(kept)))
 }
 

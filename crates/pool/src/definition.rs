@@ -9,6 +9,7 @@
 //! file system is not mounted.
 
 use std::env;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -97,6 +98,20 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Its file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a path that is not UTF-8.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|_| {
+            Error::new(ErrorKind::InvalidArgument)
+                .at(&self.path)
+                .detail("a definition holds no path that is not UTF-8")
+        })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
     /// The pool that every directory is.
     pub fn of_directory(path: &Path) -> Self {
         Self {
@@ -449,6 +464,40 @@ impl Definitions {
         }
     }
 
+    /// Keeps other processes from defining pools.
+    pub(crate) fn lock(&self) -> Result<File> {
+        let fail = |source| Error::from(source).at(&self.path);
+        std::fs::create_dir_all(&self.path).map_err(fail)?;
+        let dir = File::open(&self.path).map_err(fail)?;
+        dir.lock().map_err(fail)?;
+        Ok(dir)
+    }
+
+    /// Fails with `AlreadyExists` when another definition has the place of `wanted`, which would
+    /// become unusable.
+    pub(crate) fn check_place(&self, wanted: &Definition) -> Result<()> {
+        let place = |definition: &Definition| {
+            let path = std::fs::canonicalize(&definition.path);
+            let path = path.unwrap_or_else(|_| definition.path.clone());
+            (
+                definition.kind,
+                path,
+                definition.directory.clone(),
+                definition.cluster.clone(),
+            )
+        };
+        for (name, definition) in self.list()? {
+            // One that cannot be read cannot be used.
+            if definition.is_ok_and(|definition| place(&definition) == place(wanted)) {
+                return Err(Error::new(ErrorKind::AlreadyExists)
+                    .at(&wanted.path)
+                    .detail(format!("it is the place of the pool '{name}' already"))
+                    .remedy(Remedy::DeleteDefinition));
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps `definition` under its name, which must not be taken.
     ///
     /// # Panics
@@ -458,8 +507,7 @@ impl Definitions {
         std::fs::create_dir_all(&self.path).map_err(|source| Error::from(source).at(&self.path))?;
         self.check_is_free(name)?;
         let dir = Directory::open(&self.path)?;
-        let mut bytes = serde_json::to_vec_pretty(definition).expect("plain data");
-        bytes.push(b'\n');
+        let bytes = definition.to_bytes()?;
         dir.write(&file_name(name), &bytes)?;
         // Other users see the pools of the system. There is nothing secret in a definition.
         dir.set_mode(file_name(name), 0o644)

@@ -81,6 +81,9 @@ pub(crate) fn was_published(
     run: &RunFile,
     pool_identity: (u64, u64),
 ) -> Result<bool> {
+    if let Operation::Resize(resize) = &record.operation {
+        return resize::was_done(storage, record, resize);
+    }
     let status = match run.status() {
         Some(status) if status.stage == Stage::Publishing => status,
         _ => return Ok(false),
@@ -89,10 +92,15 @@ pub(crate) fn was_published(
         return download::was_published(pool_identity, record.id, download, status.made);
     }
     let work = storage.work_files()?;
-    Ok(work
+    let was_published = work
         .iter()
         .all(|file| job_of(&file.name) != Some(record.id))
-        && storage.has_name(record.operation.volume())?)
+        && storage.has_name(record.operation.volume())?;
+    if was_published {
+        // The process may have ended before it did so.
+        storage.sync()?;
+    }
+    Ok(was_published)
 }
 
 /// Opens a volume to undo a change; `None` if it was removed meanwhile.

@@ -181,7 +181,9 @@ impl Pool {
                     })?
                     .ok_or_else(|| pool.busy())?;
                 }
-                PoolLocation::Store { store, .. } => store.build(state.dir())?,
+                PoolLocation::Store { store, .. } => {
+                    store.build(state.dir(), !state.jobs.unfinished()?.is_empty())?;
+                }
             }
             state.set_identifier(identifier)?;
         }
@@ -196,7 +198,11 @@ impl Pool {
     /// # Panics
     /// When the definition has no name.
     pub fn define(definition: Definition, definitions: &Definitions) -> Result<Self> {
+        // Before anything is made.
+        definition.to_bytes()?;
+        let _locked = definitions.lock()?;
         definitions.check_is_free(definition.name().expect("a new definition has a name"))?;
+        definitions.check_place(&definition)?;
         let pool = Self::build(definition)?;
         definitions.add(pool.definition())?;
         Ok(pool)
@@ -460,7 +466,9 @@ impl Pool {
             match stranger {
                 None if is_over => return Ok(None),
                 Some(error) if is_over && patience.is_zero() => return Err(error),
-                Some(error) if is_over => return Err(after_a_wait(&error, waited)),
+                Some(error) if is_over => {
+                    return Err(error.remark(format_args!("waited {} s", waited.as_secs())));
+                }
                 stranger if waited >= REPORT_WAIT_AFTER => {
                     if let Some(tell) = tell.take() {
                         tell(&stranger.unwrap_or_else(|| self.busy()));
@@ -554,21 +562,6 @@ fn image_of(definition: &Definition) -> Ext4Image {
         definition.directory(),
         definition.identifier(),
     )
-}
-
-/// The same error with the time that was waited for its cause to disappear.
-fn after_a_wait(error: &Error, waited: Duration) -> Error {
-    let text = error.to_string();
-    let place = error.path().map(|path| format!("{}: ", path.display()));
-    let what = match &place {
-        Some(place) => text.strip_prefix(place.as_str()).unwrap_or(&text),
-        None => &text,
-    };
-    let told = Error::new(error.kind()).detail(format!("{what} (waited {} s)", waited.as_secs()));
-    match error.path() {
-        Some(path) => told.at(path),
-        None => told,
-    }
 }
 
 impl fmt::Display for Pool {

@@ -45,6 +45,31 @@ pub(crate) use rbd::RbdStore;
 pub(crate) const FORMAT_ATTRIBUTE: &str = "user.extant.format";
 /// Its value where volumes are nothing but their content.
 const RAW: &[u8] = b"raw";
+/// The bits of a mode that the owner needs to change the file.
+pub(crate) const OWNER_WRITES: u32 = 0o600;
+/// More than any place has.
+const PLACE_BYTES_MAX: u64 = 4096;
+
+/// Notes in the state directory `own` which disk, group or cluster the pool is on.
+///
+/// # Errors
+/// `InUse` where unfinished jobs are of another one.
+fn write_place(own: &Directory, name: &str, place: &[u8], has_jobs: bool) -> Result<()> {
+    check_place(own, name, place, has_jobs)?;
+    own.write(name, place)
+}
+
+/// Refuses another disk, group or cluster than that of unfinished jobs.
+fn check_place(own: &Directory, name: &str, place: &[u8], has_jobs: bool) -> Result<()> {
+    let found = own.read(name, PLACE_BYTES_MAX)?;
+    if has_jobs && found.is_some_and(|found| found.trim_ascii() != place.trim_ascii()) {
+        return Err(Error::new(ErrorKind::InUse)
+            .at(own.path())
+            .detail("the state directory has unfinished jobs of another disk, group or cluster")
+            .advice("finish or cancel them there, or name another state directory"));
+    }
+    Ok(())
+}
 
 /// Access for which a storage is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +218,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     ) -> Result<Box<dyn Storage + '_>>;
 
     /// Prepares the store for a new definition, whose state directory is `own`.
-    fn build(&self, own: &Directory) -> Result<()>;
+    fn build(&self, own: &Directory, has_jobs: bool) -> Result<()>;
 
     /// Path of a volume, for messages.
     fn path_of(&self, name: &VolumeName) -> PathBuf;
@@ -245,6 +270,11 @@ pub(crate) trait Storage: Send + Sync {
     fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {
         let _ = (resize, control);
         Ok(false)
+    }
+
+    /// Whether [`resize_volume`](Self::resize_volume) does it.
+    fn resizes_at_once(&self) -> bool {
+        false
     }
 
     /// The device of a volume that is no file of the host.

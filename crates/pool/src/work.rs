@@ -14,6 +14,18 @@ use crate::storage::{Checkpoint, Storage};
 pub(crate) struct StatusWriter<'a> {
     run: &'a RunFile,
     statuses: Mutex<Statuses>,
+    survival: Mutex<Survival>,
+}
+
+/// What is left of the job after a crash of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Survival {
+    /// Nothing, as long as nobody makes its record durable.
+    Open,
+    /// The job, interrupted: its record is durable, or about to be.
+    Survives,
+    /// Nothing: it has done its work already, and the volume shows it.
+    Ends,
 }
 
 /// Locked while a status is written: an older one never replaces a newer.
@@ -24,12 +36,13 @@ struct Statuses {
 }
 
 impl<'a> StatusWriter<'a> {
-    pub(crate) fn new(run: &'a RunFile) -> Self {
+    pub(crate) fn new(run: &'a RunFile, survival: Survival) -> Self {
         let published = run.status();
         let newest = published.unwrap_or(RunStatus::new(Stage::Waiting));
         Self {
             run,
             statuses: Mutex::new(Statuses { newest, published }),
+            survival: Mutex::new(survival),
         }
     }
 
@@ -73,6 +86,28 @@ impl<'a> StatusWriter<'a> {
         let mut statuses = self.statuses();
         statuses.newest = status;
         self.publish(&mut statuses)
+    }
+
+    /// The job is to survive a crash of the machine from here on; `false`: it has ended.
+    pub(crate) fn survive(&self) -> bool {
+        let mut survival = self.survival.lock();
+        if *survival == Survival::Open {
+            *survival = Survival::Survives;
+        }
+        *survival == Survival::Survives
+    }
+
+    /// Makes the newest status durable, unless it dies with the job.
+    fn sync_before_end(&self) -> Result<()> {
+        let mut survival = self.survival.lock();
+        match *survival {
+            Survival::Open => {
+                *survival = Survival::Ends;
+                Ok(())
+            }
+            Survival::Ends => Ok(()),
+            Survival::Survives => self.run.sync(),
+        }
     }
 
     /// Publishes the newest status. A failed write affects only observers.
@@ -133,14 +168,14 @@ impl Work<'_> {
         self.status.set_made(made)
     }
 
-    /// All is done but a rename: from here on a file under the final name is this job's. Durable on
-    /// return.
+    /// All is done but a rename: from here on a file under the final name is this job's. Where a
+    /// process may find the job after a crash of the machine, that is durable on return.
     pub(crate) fn begin_publication(&self) -> Result<()> {
         self.status.set(RunStatus {
             stage: Stage::Publishing,
             ..self.status.newest()
         })?;
-        self.status.run.sync()
+        self.status.sync_before_end()
     }
 }
 

@@ -37,7 +37,11 @@ pub(crate) fn allocate(target: &Provisioner<'_>, mode: FallocateMode) -> Result<
         let done = piece.start() - range.start();
         target.control.report(Phase::Allocate, done, range.len());
         target.file.fallocate(mode, piece)
-    })
+    })?;
+    target
+        .control
+        .report(Phase::Allocate, range.len(), range.len());
+    Ok(())
 }
 
 /// Calls `zero`, which has the file system write zeroes, on consecutive pieces of `range`.

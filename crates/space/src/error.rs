@@ -10,6 +10,7 @@
 //! have it. [`Error::from`] converts system errors, [`ErrorKind::errno`] converts back; both are
 //! single matches.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::mem;
@@ -284,6 +285,12 @@ impl Error {
         self
     }
 
+    /// Adds a remark to the description: `description (remark)`.
+    pub fn remark(self, remark: impl fmt::Display) -> Self {
+        let detail = format!("{} ({remark})", self.0.description());
+        self.detail(detail)
+    }
+
     /// Remedy for the user.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.context().advice = Some(advice.into());
@@ -339,6 +346,23 @@ impl Error {
     }
 }
 
+impl Context {
+    /// The cause, without its place.
+    fn description(&self) -> Cow<'_, str> {
+        match (&self.detail, &self.source) {
+            (Some(detail), _) => detail.into(),
+            (None, Some(Source::Lower(error))) => error.to_string().into(),
+            // Without a number it has a text of its own.
+            (None, Some(Source::System(error)))
+                if self.kind == ErrorKind::Io || error.raw_os_error().is_none() =>
+            {
+                error.to_string().into()
+            }
+            (None, _) => self.kind.description().into(),
+        }
+    }
+}
+
 impl From<io::Error> for Error {
     fn from(source: io::Error) -> Self {
         let kind = match source.raw_os_error() {
@@ -379,17 +403,7 @@ impl fmt::Display for Error {
             (None, Some(range)) => write!(f, "{range}: ")?,
             (None, None) => {}
         }
-        match (&inner.detail, &inner.source) {
-            (Some(detail), _) => f.write_str(detail)?,
-            (None, Some(Source::Lower(error))) => write!(f, "{error}")?,
-            // Without a number it has a text of its own.
-            (None, Some(Source::System(error)))
-                if inner.kind == ErrorKind::Io || error.raw_os_error().is_none() =>
-            {
-                write!(f, "{error}")?;
-            }
-            (None, _) => f.write_str(inner.kind.description())?,
-        }
+        f.write_str(&inner.description())?;
         if let Some(advice) = &inner.advice {
             write!(f, "; {advice}")?;
         }

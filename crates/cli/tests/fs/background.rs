@@ -156,7 +156,7 @@ fn background_in_an_image_in_memory_is_refused_with_the_reason() {
         &["materialize", "/thin"],
     ] {
         let words = [words, &["--in", "IMAGE", "--background=10%"]].concat();
-        inside(&image, &words).refused(5, &["--background", "tmpfs", words[1]]);
+        inside(&image, &words).refused(5, &["background pace", "tmpfs", words[1]]);
     }
     let left = inside(&image, &["fs", "ls", "IMAGE", "/"]).success();
     assert!(

@@ -266,7 +266,7 @@ fn background_on_a_mount_whose_image_is_not_found_is_refused_with_the_reason() {
     require!(can_mount());
     let stand = Stand::mounted(16, &["-o", "fsname=elsewhere"]);
     let path = stand.directory.join("full");
-    create(&path, "1MiB", &["--background"]).refused(5, &["--background", "elsewhere", "full"]);
+    create(&path, "1MiB", &["--background"]).refused(5, &["background pace", "elsewhere", "full"]);
     assert!(!path.exists());
     create(&path, "1MiB", &[]).success();
     stand.end();

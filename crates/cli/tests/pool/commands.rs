@@ -1,8 +1,11 @@
 //! Words, exit codes and JSON.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::{Filesystem, Scratch};
@@ -10,7 +13,7 @@ use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require};
 
 use crate::stand::{in_memory, say};
-use crate::support::{Answer, MIB, extant, run};
+use crate::support::{Answer, MIB, as_nobody, extant, run};
 
 fn words(first: &str, second: &str) -> Command {
     let mut command = extant();
@@ -234,4 +237,112 @@ fn ten_thousand_volumes_are_listed() {
     eprintln!("10,000 volumes in {:?}", started.elapsed());
     assert_eq!(list.stdout.lines().count(), 10_001);
     assert!(list.stdout.ends_with("v09999\n"));
+}
+
+#[test]
+fn paths_that_are_not_utf8_are_refused_before_anything_is_made() {
+    let work = Workdir::new();
+    let config = work.directory("config");
+    let odd = work.path().join(OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&odd).unwrap();
+    let mut define = words("pool", "define");
+    define.arg("odd").arg(&odd).arg("--config-dir").arg(&config);
+    run(&mut define).refused(2, &["not UTF-8"]);
+    assert_eq!(fs::read_dir(&odd).unwrap().count(), 0);
+    let pool = work.directory("pool");
+    vol("create", &pool, &["a", "1MiB", "--preallocation", "off"]).success();
+    let file = odd.join("file");
+    fs::write(&file, "content").unwrap();
+    for (command, volume) in [("upload", "b"), ("download", "a")] {
+        let mut transfer = words("vol", command);
+        transfer.arg(&pool).arg(volume).arg(&file).arg("--force");
+        run(&mut transfer).refused(2, &["not UTF-8"]);
+        let mut transfer = words("vol", command);
+        run(transfer.arg(&pool).args([volume, "-"])).refused(2, &["./-"]);
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+    // As any directory, it is a pool by its path.
+    vol("create", &odd, &["c", "1MiB", "--preallocation", "off"]).success();
+}
+
+#[test]
+fn place_has_one_definition() {
+    let work = Workdir::new();
+    let config = work.directory("config");
+    let pool = work.directory("pool");
+    let define = |name: &str| {
+        let mut define = words("pool", "define");
+        define.arg(name).arg(&pool).arg("--config-dir").arg(&config);
+        define
+    };
+    let all: Vec<Answer> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| run(&mut define("one"))))
+            .collect();
+        started.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let done = all.iter().filter(|answer| answer.code == Some(0)).count();
+    assert_eq!(done, 1, "{all:?}");
+    run(&mut define("two")).refused(4, &["pool 'one'", "already"]);
+    let info = |name: &str| {
+        run(words("pool", "info")
+            .arg(name)
+            .arg("--config-dir")
+            .arg(&config))
+    };
+    info("one").success();
+    info("two").refused(4, &["two"]);
+}
+
+#[test]
+fn volume_of_any_mode_is_made_by_every_user() {
+    require!(extant_testkit::requires::root());
+    let work = Workdir::new();
+    let pool = work.directory("pool");
+    let mut open = command::tool("chmod");
+    command::must(open.arg("0777").arg(&pool));
+    for mode in ["0444", "0640"] {
+        let mut create = words("vol", "create");
+        create.arg(&pool).args([mode, "1MiB", "--mode", mode]);
+        run(&mut as_nobody(&create, &work)).success();
+        let found = fs::metadata(pool.join(mode)).unwrap().permissions().mode();
+        assert_eq!(format!("{:04o}", found & 0o7777), mode);
+    }
+}
+
+#[test]
+fn list_that_cannot_be_printed_is_a_failure() {
+    let work = Workdir::new();
+    let pool = work.directory("pool");
+    vol("create", &pool, &["a", "1MiB", "--preallocation", "off"]).success();
+    for (group, command) in [("vol", "list"), ("job", "list"), ("pool", "info")] {
+        for json in [&[][..], &["--json"]] {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let mut list = words(group, command);
+            let status = list
+                .arg(&pool)
+                .args(json)
+                .stdout(full)
+                .stderr(Stdio::null())
+                .status();
+            assert_eq!(status.unwrap().code(), Some(1), "{group} {command}");
+        }
+    }
+}
+
+#[test]
+fn capacity_is_changed_by_a_difference() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(64 * MIB);
+    let pool = scratch.path();
+    vol("create", pool, &["a", "4MiB", "--preallocation", "off"]).success();
+    let resize = |more: &[&str]| vol("resize", pool, &[&["a"], more].concat());
+    resize(&["+2MiB"]).success();
+    assert_eq!(fs::metadata(pool.join("a")).unwrap().len(), 6 * MIB);
+    resize(&["-3MiB", "--shrink"]).success();
+    assert_eq!(fs::metadata(pool.join("a")).unwrap().len(), 3 * MIB);
+    resize(&["-9MiB", "--shrink"]).refused(2, &["a", "3 MiB"]);
+    let misspelt = resize(&["--shrnk", "1MiB"]);
+    assert_eq!(misspelt.code, Some(2), "{misspelt}");
+    assert!(misspelt.stderr.contains("--shrink"), "{misspelt}");
 }

@@ -273,8 +273,16 @@ fn disk_is_defined_with_its_words_and_deleted_volumes_are_wiped() {
     second.args(["pool", "define", "second", "--kind", "disk", "--path"]);
     let state = stand.work.path().join("state");
     second.arg(stand.disk()).arg("--state").arg(&state);
-    let refused = run(stand.configured(&mut second));
+    let other = stand.work.directory("other");
+    let refused = run(second.arg("--config-dir").arg(other));
     assert!(refused.stderr.contains("--adopt"), "{refused}");
+    let mut second = extant();
+    second.args(["pool", "define", "second", "--kind", "disk", "--adopt"]);
+    let refused = run(stand.configured(second.arg(stand.disk())));
+    assert!(
+        refused.stderr.contains("the pool 'bare' already"),
+        "{refused}"
+    );
     for words in [
         ["--kind", "dir", "--adopt"],
         ["--kind", "disk", "--directory=d"],

@@ -188,7 +188,7 @@ fn background_in_an_image_in_memory_is_refused_with_the_reason() {
     let image = memory.path().join("disk.img");
     make_image(&image, 32 * MIB);
     let words = ["a", "1MiB", "--background"];
-    say("vol", "create", &image, &words).refused(5, &["--background", "tmpfs"]);
+    say("vol", "create", &image, &words).refused(5, &["background pace", "tmpfs"]);
     let listed = say("vol", "list", &image, &["--json"]).success().json();
     assert_eq!(listed["volumes"], serde_json::json!([]));
 }

@@ -281,6 +281,21 @@ impl Operation {
         }
     }
 
+    /// Refuses a path that a record cannot hold.
+    pub(crate) fn check_paths(&self) -> Result<()> {
+        let path = match self {
+            Self::Upload(upload) => &upload.source,
+            Self::Download(download) => &download.target,
+            _ => return Ok(()),
+        };
+        match path.to_str() {
+            Some(_) => Ok(()),
+            None => Err(Error::new(ErrorKind::InvalidArgument)
+                .at(path)
+                .detail("the record of a job holds no path that is not UTF-8")),
+        }
+    }
+
     /// It creates a file that is renamed to the volume's name at the end.
     pub(crate) fn makes_volume(&self) -> bool {
         matches!(self, Self::Create(_) | Self::Clone(_) | Self::Upload(_))

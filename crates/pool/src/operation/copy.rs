@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use extant_provision::{DataWriter, Pace, Provisioner};
+use extant_provision::{DataWriter, Provisioner};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, RateLimiter,
     Result, Silent, SpaceFile, SyncMode,
@@ -39,11 +39,10 @@ pub(super) fn copy(
     let quiet = Control::new(control.cancel, &Silent);
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
+    // Each of its parts is written or zeroed, once, by one look at the source.
+    let has_old_data = !target.starts_zeroed();
     let state = match state {
-        _ if !target.starts_zeroed() => {
-            zero_what_is_no_data(source, target, &pace, control)?;
-            state
-        }
+        _ if has_old_data => state,
         TargetContent::Begun => {
             target.resize(size)?;
             clear_what_is_no_data(source, target, whole, control)?
@@ -53,8 +52,13 @@ pub(super) fn copy(
             TargetContent::Empty
         }
     };
-    let mut total = 0;
-    for_each_allocated(source, whole, &mut |extent| {
+    let mut total = if has_old_data { size } else { 0 };
+    let allocated = if has_old_data {
+        ByteRange::new(0, 0)
+    } else {
+        whole
+    };
+    for_each_allocated(source, allocated, &mut |extent| {
         control.cancel.check()?;
         if extent.state == ExtentState::Written {
             total += extent.logical.len();
@@ -79,40 +83,29 @@ pub(super) fn copy(
         limiter: RateLimiter::default(),
         control,
     };
-    for_each_allocated(source, whole, &mut |extent| match extent.state {
-        ExtentState::Written => extent
-            .logical
-            .chunks(units.piece_bytes)
-            .try_for_each(|piece| copier.copy(piece)),
-        _ => Ok(()),
+    let mut covered = 0;
+    for_each_extent(source, whole, &mut |extent| {
+        let range = extent.logical;
+        covered = range.end();
+        match extent.state {
+            ExtentState::Written => range
+                .chunks(units.piece_bytes)
+                .try_for_each(|piece| copier.copy(piece)),
+            _ if has_old_data => {
+                target.write_zeroes(range, &pace, quiet)?;
+                copier.pass(range.len());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     })?;
+    let rest = ByteRange::new(covered, target.size()?.max(covered));
+    if has_old_data && !rest.is_empty() {
+        target.write_zeroes(rest, &pace, quiet)?;
+    }
     control.report(Phase::Sync, total, total);
     target.sync(SyncMode::All)?;
     control.cancel.check()
-}
-
-/// The space of the target has data of earlier volumes: all but the data of the source becomes
-/// zeros, also past its end.
-fn zero_what_is_no_data(
-    source: &dyn SpaceFile,
-    target: &dyn VolumeFile,
-    pace: &Pace,
-    control: Control<'_>,
-) -> Result<()> {
-    let end = source.size()?;
-    for_each_extent(
-        source,
-        ByteRange::new(0, end),
-        &mut |extent| match extent.state {
-            ExtentState::Written => Ok(()),
-            _ => target.write_zeroes(extent.logical, pace, control),
-        },
-    )?;
-    let rest = ByteRange::new(end, target.size()?.max(end));
-    if rest.is_empty() {
-        return Ok(());
-    }
-    target.write_zeroes(rest, pace, control)
 }
 
 /// The source may have changed since the copy was begun: extents that no longer hold data in the
@@ -206,13 +199,17 @@ impl Copier<'_> {
             }
             self.unsynced += piece.len();
         }
-        self.done += piece.len();
+        self.pass(piece.len());
         if self.unsynced >= self.sync_bytes {
             self.target.sync(SyncMode::Data)?;
             self.unsynced = 0;
         }
-        self.control.report(Phase::Copy, self.done, self.total);
         Ok(())
+    }
+
+    fn pass(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.control.report(Phase::Copy, self.done, self.total);
     }
 }
 

@@ -80,9 +80,19 @@ pub(super) fn was_published(
     download: &Download,
     made: Option<MadeFile>,
 ) -> Result<bool> {
-    let (dir, name) = place_of(&download.target)?;
+    let (dir, name) = match place_of(&download.target) {
+        Ok(place) => place,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
     let found = MadeFile::at(&dir, name)?;
-    Ok(dir.stat(partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made)
+    let was_published =
+        dir.stat(partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made;
+    if was_published {
+        // The process may have ended before it did so.
+        dir.sync()?;
+    }
+    Ok(was_published)
 }
 
 /// Unique to this job of this pool: jobs of several pools may download to one place.

@@ -1,23 +1,32 @@
 //! A new capacity.
 //!
-//! A larger capacity is visible at once, and its space is made afterwards: no other process knows
-//! of the new part yet. Until the job has ended, its record holds the old capacity.
+//! A larger capacity is visible before its space is made. A process that opens the volume then may
+//! write to the new part, so written space is made in steps, and the capacity grows with them.
+//! Until the job has ended, its record holds the old capacity.
 
 use std::sync::Arc;
 
 use extant_hostfs::Access;
 use extant_image::{Format, ResizeOptions};
-use extant_space::{ByteRange, Control, FallocateMode, Phase, Preallocation, Result, SyncMode};
+use extant_space::{
+    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, MappedProgress, Phase,
+    Preallocation, Progress, Result, SyncMode,
+};
 
 use super::open_to_undo;
 use crate::format::{Facts, known, qcow2};
-use crate::job::{Record, Resize, copy_name, remove_work_of};
+use crate::job::{Record, Resize, copy_name, job_of, remove_work_of};
 use crate::storage::{MakeWritten, ResizeWork, Storage, VolumeFile};
 use crate::volume_lock::{check_not_open, lock_alone};
 use crate::work::Work;
 
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;
+/// A step of written space, and the least at a low rate.
+const STEP_BYTES: u64 = 256 << 20;
+const STEP_BYTES_MIN: u64 = 4 << 20;
+/// How long a step takes at most.
+const STEP_SECONDS: f64 = 0.25;
 
 pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) -> Result<()> {
     let file = work.storage.open(&resize.volume, Access::ReadWrite)?;
@@ -31,7 +40,14 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
         work.record.reservation.capacity_before_bytes,
         resize.capacity_bytes,
     );
-    if after < before {
+    let now = file.size()?;
+    if now > after {
+        if !resize.shrink {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
+                "the volume has grown to {} since the job was made",
+                ByteSize(now)
+            )));
+        }
         check_not_open(&*file)?;
     }
     control.cancel.check()?;
@@ -45,12 +61,70 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
     if work.storage.resize_volume(&resize_work, control)? {
         return Ok(());
     }
-    file.resize(after)?;
-    if after > before {
-        let part = ByteRange::new(before, after);
+    // The size is between the two where a killed process has begun.
+    let part = ByteRange::new(before.min(now), after.max(before.min(now)));
+    if preallocation == Preallocation::Full {
+        grow_written(&*file, part, work, control)?;
+    } else {
         make_real(&*file, part, preallocation, work, control)?;
     }
+    file.resize(after)?;
     file.sync(SyncMode::All)
+}
+
+/// Makes `part`, the end of the volume, written: step by step, as others may write to what they
+/// see. A step starts from what the file has then.
+fn grow_written(
+    file: &dyn VolumeFile,
+    part: ByteRange,
+    work: &Work<'_>,
+    control: Control<'_>,
+) -> Result<()> {
+    // All of it in few extents. If the file system cannot, space is allocated with the zeros.
+    for piece in part.chunks(ALLOCATE) {
+        control.cancel.check()?;
+        match file.fallocate(FallocateMode::AllocateKeepSize, piece) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => break,
+            allocated => allocated?,
+        }
+    }
+    let step = match work.rate() {
+        Some(rate) => (rate.get() as f64 * STEP_SECONDS) as u64,
+        None => STEP_BYTES,
+    };
+    let step = step.clamp(STEP_BYTES_MIN, STEP_BYTES) / STEP_BYTES_MIN * STEP_BYTES_MIN;
+    for piece in part.chunks(step) {
+        control.cancel.check()?;
+        if file.size()? < piece.end() {
+            file.resize(piece.end())?;
+        }
+        let update = |progress: Progress| {
+            let done = piece.start() - part.start() + progress.done_bytes;
+            control.report(progress.phase, done.min(part.len()), part.len());
+        };
+        let progress = MappedProgress {
+            update,
+            caller: control.progress,
+        };
+        make_written(file, piece, work, Control::new(control.cancel, &progress))?;
+    }
+    Ok(())
+}
+
+fn make_written(
+    file: &dyn VolumeFile,
+    part: ByteRange,
+    work: &Work<'_>,
+    control: Control<'_>,
+) -> Result<()> {
+    let wanted = MakeWritten {
+        range: Some(part),
+        unshare: false,
+        // Processes that have the volume open do not know of the new part yet.
+        is_unknown_to_others: true,
+        pace: work.pace(),
+    };
+    file.make_written(&wanted, control).map(drop)
 }
 
 /// The image keeps its size until it can have the new one.
@@ -94,16 +168,7 @@ pub(super) fn make_real(
             control.report(Phase::Allocate, piece.end() - part.start(), part.len());
             Ok(())
         }),
-        Preallocation::Full => {
-            let wanted = MakeWritten {
-                range: Some(part),
-                unshare: false,
-                // Processes that have the volume open do not know of the new part yet.
-                is_unknown_to_others: true,
-                pace: work.pace(),
-            };
-            file.make_written(&wanted, control).map(drop)
-        }
+        Preallocation::Full => make_written(file, part, work, control),
     }
 }
 
@@ -119,9 +184,31 @@ pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize)
     remove_work_of(storage, record.id)?;
     let before = record.reservation.capacity_before_bytes;
     let after = resize.capacity_bytes.next_multiple_of(storage.unit_bytes());
-    if after > before && file.size()? == after {
+    let now = file.size()?;
+    if before < now && now <= after {
+        let _locked = lock_alone(&*file)?;
+        check_not_open(&*file)?;
         file.resize(before)?;
         file.sync(SyncMode::All)?;
     }
     Ok(())
+}
+
+/// Whether a volume whose storage resizes it in one step had its new size when its process ended.
+pub(super) fn was_done(storage: &dyn Storage, record: &Record, resize: &Resize) -> Result<bool> {
+    if !storage.resizes_at_once() {
+        return Ok(false);
+    }
+    let files = storage.work_files()?;
+    if files
+        .iter()
+        .any(|file| job_of(&file.name) == Some(record.id))
+    {
+        return Ok(false);
+    }
+    let Some(file) = open_to_undo(storage, &resize.volume)? else {
+        return Ok(false);
+    };
+    let after = resize.capacity_bytes.next_multiple_of(storage.unit_bytes());
+    Ok(record.reservation.capacity_before_bytes != after && file.size()? == after)
 }

@@ -10,8 +10,8 @@ use std::ops::ControlFlow;
 use extant_hostfs::Access;
 use extant_image::{ImageOptions, LockAccess, NewImage};
 use extant_space::{
-    ByteRange, Control, ExtentState, FallocateMode, MappedProgress, Phase, Progress, Result,
-    SyncMode,
+    ByteRange, Control, ErrorKind, ExtentState, FallocateMode, MappedProgress, Phase, Progress,
+    Result, SyncMode,
 };
 
 use super::open_to_undo;
@@ -164,11 +164,19 @@ fn written_runs(file: &dyn VolumeFile) -> Result<Vec<ByteRange>> {
 }
 
 fn discard(file: &dyn VolumeFile, control: Control<'_>) -> Result<()> {
+    let exact = file.size()?;
     // The last block as a whole.
-    let size = file.size()?.next_multiple_of(BLOCK_MAX);
+    let size = exact.next_multiple_of(BLOCK_MAX);
     for piece in ByteRange::new(0, size).chunks(PUNCH) {
         control.cancel.check()?;
-        file.fallocate(FallocateMode::PunchHole, piece)?;
+        match file.fallocate(FallocateMode::PunchHole, piece) {
+            // Past the largest file.
+            Err(error) if error.kind() == ErrorKind::TooLarge => {
+                let piece = ByteRange::new(piece.start(), exact);
+                file.fallocate(FallocateMode::PunchHole, piece)?;
+            }
+            punched => punched?,
+        }
         control.report(Phase::Write, piece.end(), size);
     }
     Ok(())

@@ -66,24 +66,40 @@ impl Pool {
             return Ok(found);
         };
         let jobs = state.jobs.statuses()?;
-        for job in jobs.iter().filter(|job| job.state == JobState::Interrupted) {
-            let is_complete = self.is_complete(storage, &state, job.id)?;
-            if !is_complete && leftovers == Leftovers::Keep {
-                let allocated_bytes = allocated_by(storage, job.id)?;
-                found.interrupted.push(Interrupted {
-                    job: job.clone(),
-                    allocated_bytes,
-                });
-            } else if self.abandon(storage, job.id)? {
-                if is_complete {
-                    found.completed.push(job.id)
-                } else {
-                    found.cancelled.push(job.id)
-                }
-            }
+        let interrupted = jobs.iter().filter(|job| job.state == JobState::Interrupted);
+        // All of them have their turn before the first error is reported.
+        let mut refreshed = Ok(());
+        for job in interrupted {
+            let done = self.refresh_job(storage, &state, job, leftovers, &mut found);
+            refreshed = refreshed.and(done);
         }
         self.remove_strays(storage, &state, &mut found)?;
-        Ok(found)
+        refreshed.map(|()| found)
+    }
+
+    fn refresh_job(
+        &self,
+        storage: &dyn Storage,
+        state: &PoolState,
+        job: &JobStatus,
+        leftovers: Leftovers,
+        found: &mut Refreshed,
+    ) -> Result<()> {
+        let is_complete = self.is_complete(storage, state, job.id)?;
+        if !is_complete && leftovers == Leftovers::Keep {
+            let allocated_bytes = allocated_by(storage, job.id)?;
+            found.interrupted.push(Interrupted {
+                job: job.clone(),
+                allocated_bytes,
+            });
+        } else if self.abandon(storage, job.id)? {
+            if is_complete {
+                found.completed.push(job.id);
+            } else {
+                found.cancelled.push(job.id);
+            }
+        }
+        Ok(())
     }
 
     fn is_complete(&self, storage: &dyn Storage, state: &PoolState, id: JobId) -> Result<bool> {
@@ -107,13 +123,6 @@ impl Pool {
         // Under the lock no job is half made.
         let _locked = state.lock()?;
         let records = state.jobs.records()?;
-        for id in state.jobs.numbers()? {
-            match records.iter().find(|record| record.id == id) {
-                None => state.jobs.forget(id)?,
-                Some(record) if record.outcome.is_some() => state.jobs.remove_run_file(id)?,
-                Some(_) => {}
-            }
-        }
         for file in storage.work_files()? {
             let is_used = records
                 .iter()
@@ -122,6 +131,14 @@ impl Pool {
                 storage.remove_work(&file.name)?;
                 found.removed_files += 1;
                 found.removed_bytes += file.allocated_bytes;
+            }
+        }
+        // The last: a number without files is given again.
+        for id in state.jobs.numbers()? {
+            match records.iter().find(|record| record.id == id) {
+                None => state.jobs.forget(id)?,
+                Some(record) if record.outcome.is_some() => state.jobs.remove_run_file(id)?,
+                Some(_) => {}
             }
         }
         Ok(())

@@ -34,6 +34,7 @@ impl Pool {
     /// `NoSpace` with the missing amount, `AlreadyExists`, `NotFound`, `InUse` with the job that
     /// holds the volume, `InvalidArgument` for invalid parameters, `Unsupported` for a format.
     pub fn submit(&self, operation: Operation, options: JobOptions) -> Result<Job<'_>> {
+        operation.check_paths()?;
         let state = self.make_state()?;
         let storage = self.storage(operation.purpose())?;
         let storage = &*storage;
@@ -105,7 +106,7 @@ impl Pool {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;
         let run = RunFile::handed_over(lock, state.jobs.dir(), id)?;
-        Ok(Job::new(self, state, record, run))
+        Ok(Job::continued(self, state, record, run))
     }
 
     /// The record of a job that has not ended.
@@ -176,7 +177,7 @@ impl Pool {
         }
         drop(locked);
         record.report(JobState::Waiting);
-        Ok(Job::new(self, state, record, run))
+        Ok(Job::continued(self, state, record, run))
     }
 
     /// Refuses a job that another one stands in the way of; the record of the same job, if it was

@@ -19,7 +19,7 @@ use crate::job_rate::JobRate;
 use crate::operation;
 use crate::state::PoolState;
 use crate::storage::{Done, Storage};
-use crate::work::{StatusWriter, Work};
+use crate::work::{StatusWriter, Survival, Work};
 
 /// Poll interval for stop requests, each a read from the page cache.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -48,15 +48,41 @@ pub struct Job<'p> {
     state: PoolState,
     record: Record,
     run: RunFile,
+    survival: Survival,
+    /// An earlier process has worked on it.
+    was_interrupted: bool,
 }
 
 impl<'p> Job<'p> {
+    /// A job just submitted, by this process.
     pub(super) fn new(pool: &'p Pool, state: PoolState, record: Record, run: RunFile) -> Self {
+        let survival = if record.operation.makes_volume() {
+            Survival::Open
+        } else {
+            Survival::Survives
+        };
         Self {
             pool,
             state,
             record,
             run,
+            survival,
+            was_interrupted: false,
+        }
+    }
+
+    /// A job that another process has begun, or was to begin.
+    pub(super) fn continued(
+        pool: &'p Pool,
+        state: PoolState,
+        record: Record,
+        run: RunFile,
+    ) -> Self {
+        let status = run.status();
+        Self {
+            survival: Survival::Survives,
+            was_interrupted: status.is_some_and(|status| status.stage != Stage::Waiting),
+            ..Self::new(pool, state, record, run)
         }
     }
 
@@ -108,9 +134,12 @@ impl<'p> Job<'p> {
             self.record.report(JobState::Interrupted);
             return Err(error);
         }
-        let is_kept = storage
-            .as_deref()
-            .is_some_and(|storage| storage.keeps_work_after(&error));
+        // The last sync of a killed process may go on, and hold its file.
+        let is_held = self.was_interrupted && error.kind() == ErrorKind::InUse;
+        let is_kept = is_held
+            || storage
+                .as_deref()
+                .is_some_and(|storage| storage.keeps_work_after(&error));
         if is_kept && !self.run.must_stop() {
             self.record.report(JobState::Interrupted);
             return Err(error.remedy(Remedy::ResumeJob));
@@ -143,7 +172,7 @@ impl<'p> Job<'p> {
         opened: &mut Option<Box<dyn Storage + 'p>>,
         control: Control<'_>,
     ) -> Result<Done> {
-        let status = StatusWriter::new(&self.run);
+        let status = StatusWriter::new(&self.run, self.survival);
         let identity = self.pool.identity()?;
         if status.newest().stage == Stage::Publishing {
             let storage = self.pool.storage(self.record.operation.purpose())?;
@@ -193,15 +222,18 @@ impl<'p> Job<'p> {
 
     /// Runs concurrently with the operation until that ends.
     fn publish_status(&self, status: &StatusWriter<'_>, rate: &JobRate, is_done: Receiver<()>) {
-        // The file has its place on the disk then, before the operation waits for its last
-        // status to be durable.
-        let _ = self.run.sync();
-        // Done for the other operations. One that ends soon needs no record after a crash, and
-        // would wait for these syncs.
-        if self.record.operation.makes_volume()
-            && is_done.recv_timeout(RECORD_SYNC_DELAY) == Err(RecvTimeoutError::Timeout)
+        // The records of other jobs are durable. A volume that is made soon needs no job after a
+        // crash, and would wait for these syncs.
+        let makes_volume = self.record.operation.makes_volume();
+        if !makes_volume
+            || is_done.recv_timeout(RECORD_SYNC_DELAY) == Err(RecvTimeoutError::Timeout)
         {
-            let _ = self.record.sync_new(self.state.jobs.dir());
+            // The file has its place on the disk then, before the operation waits for its last
+            // status to be durable.
+            let _ = self.run.sync();
+            if makes_volume && status.survive() {
+                let _ = self.record.sync_new(self.state.jobs.dir());
+            }
         }
         let mut published: Option<Instant> = None;
         let mut shared: Option<Instant> = None;

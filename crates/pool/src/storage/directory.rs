@@ -12,9 +12,11 @@ use extant_hostfs::{
 use extant_space::{Control, Error, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
-use super::{Checkpoint, Done, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
+use super::{
+    Checkpoint, Done, FileStat, NewFile, OWNER_WRITES, Peek, Storage, VolumeFile, WorkFile, is_own,
+};
 use crate::name::VolumeName;
-use crate::state_directory::{STATE_DIRECTORY, make_state_directory};
+use crate::state_directory::{STATE_DIRECTORY, make_state_directory, open_state_directory};
 
 const WORK: &str = "work";
 /// A file without a name for the time of a look.
@@ -101,7 +103,11 @@ impl Storage for DirectoryStorage<'_> {
     }
 
     fn work_files(&self) -> Result<Vec<WorkFile>> {
-        let work = self.work()?;
+        let work = open_state_directory(self.dir, STATE_DIRECTORY).and_then(|own| own.child(WORK));
+        let work = match work {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            work => work?,
+        };
         let mut files = Vec::new();
         work.for_each_name(|name| {
             let (Ok(text), Some(stat)) = (name.to_str(), work.stat_listed(name)) else {
@@ -148,7 +154,8 @@ impl Storage for DirectoryStorage<'_> {
             Preallocation::Falloc | Preallocation::Full => image.allocation_bytes(),
         };
         options.pace = pace;
-        options.mode = Some(new.mode);
+        // It is opened again before it has its last mode.
+        options.mode = Some(new.mode | OWNER_WRITES);
         if new.nocow {
             options.copy_on_write = CopyOnWrite::Disable;
         }

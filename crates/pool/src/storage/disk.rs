@@ -21,7 +21,7 @@ use super::block_file::BlockFile;
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
-    Storage, Store, VolumeDevice, VolumeFile, WorkFile,
+    Storage, Store, VolumeDevice, VolumeFile, WorkFile, check_place, write_place,
 };
 use crate::name::VolumeName;
 use device::{Disk, ResizedEntry};
@@ -73,27 +73,32 @@ impl Store for DiskStore {
         }))
     }
 
-    fn build(&self, own: &Directory) -> Result<()> {
+    fn build(&self, own: &Directory, has_jobs: bool) -> Result<()> {
         let disk = Disk::open(&self.path, None)?;
         let wanted = match &self.identifier {
             Some(identifier) => parse_guid(identifier.as_bytes())?,
             None => return Err(Error::new(ErrorKind::InvalidArgument).at(&self.path)),
         };
         let file = disk.lock()?;
-        let made = Table::read(&file).and_then(|found| match found {
-            None => Table::create(&file, disk.sector_bytes(), wanted),
+        let found = if table::is_half_made(&file, disk.sector_bytes())? {
+            Ok(None)
+        } else {
+            Table::read(&file)
+        };
+        let digits =
+            |guid: [u8; 16]| -> String { guid.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let made = found.and_then(|found| match found {
+            None => {
+                check_place(own, TABLE, digits(wanted).as_bytes(), has_jobs)?;
+                Table::create(&file, disk.sector_bytes(), wanted)
+            }
             Some(table) if self.adopt || table.guid() == wanted => Ok(table),
             Some(_) => Err(Error::new(ErrorKind::AlreadyExists)
                 .detail("the disk has a partition table that this pool has not made")
                 .remedy(Remedy::AdoptTable)),
         });
         let table = made.map_err(|error| error.at(&self.path))?;
-        let digits: String = table
-            .guid()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        own.write(TABLE, digits.as_bytes())
+        write_place(own, TABLE, digits(table.guid()).as_bytes(), has_jobs)
     }
 
     fn path_of(&self, name: &VolumeName) -> PathBuf {
@@ -153,7 +158,7 @@ impl Storage for DiskStorage {
     fn lacks(&self, feature: Feature) -> Option<&'static str> {
         Some(match feature {
             Feature::Sparse => {
-                "a partition has all of its space: preallocation off and --allocation are not for pools of kind disk"
+                "a partition has all of its space: preallocation off and a smaller allocation are not for pools of kind disk"
             }
             Feature::Unwritten => {
                 "a partition has no unwritten space: preallocation falloc is not for pools of kind disk"
@@ -282,6 +287,10 @@ impl Storage for DiskStorage {
         let entry = self.disk.make_work(name, new.image.file_bytes())?;
         let file = self.file(entry, self.place(name), Access::ReadWrite);
         file.prepare(0, &pace, checkpoint, control)
+    }
+
+    fn resizes_at_once(&self) -> bool {
+        true
     }
 
     fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {

@@ -28,7 +28,7 @@ use super::hidden::{HiddenName, hidden, is_replaced, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, ResizeWork,
-    Storage, Store, VolumeDevice, VolumeFile, WorkFile,
+    Storage, Store, VolumeDevice, VolumeFile, WorkFile, write_place,
 };
 use crate::name::VolumeName;
 use group::{Group, path_of_group};
@@ -75,7 +75,7 @@ impl Store for LvmStore {
         }))
     }
 
-    fn build(&self, own: &Directory) -> Result<()> {
+    fn build(&self, own: &Directory, has_jobs: bool) -> Result<()> {
         names::check_group(&self.group)?;
         let report = Group::open(&self.group, None, Some(own))?.fresh()?;
         if let Some(fault) = report.fault {
@@ -83,7 +83,7 @@ impl Store for LvmStore {
                 .at(path_of_group(&self.group))
                 .detail(fault));
         }
-        own.write(GROUP, report.uuid.as_bytes())
+        write_place(own, GROUP, report.uuid.as_bytes(), has_jobs)
     }
 
     fn path_of(&self, name: &VolumeName) -> PathBuf {
@@ -294,7 +294,7 @@ impl Storage for LvmStorage<'_> {
     fn lacks(&self, feature: Feature) -> Option<&'static str> {
         Some(match feature {
             Feature::Sparse => {
-                "a logical volume has all of its space: preallocation off and --allocation are not for pools of kind lvm"
+                "a logical volume has all of its space: preallocation off and a smaller allocation are not for pools of kind lvm"
             }
             Feature::Unwritten => {
                 "a logical volume has no unwritten space: preallocation falloc is not for pools of kind lvm"
@@ -315,6 +315,10 @@ impl Storage for LvmStorage<'_> {
 
     fn check_name(&self, name: &VolumeName) -> Result<()> {
         names::check_name(self.group.name(), name.as_str())
+    }
+
+    fn resizes_at_once(&self) -> bool {
+        true
     }
 
     fn resize_volume(&self, resize: &ResizeWork<'_>, control: Control<'_>) -> Result<bool> {

@@ -28,7 +28,7 @@ use super::hidden::{is_replaced, removed, replaced_by};
 use super::volume_locks::VolumeLocks;
 use super::{
     Caller, Checkpoint, Done, Feature, FileStat, NewFile, Peek, PeekedRaw, Purpose, Storage, Store,
-    VolumeDevice, VolumeFile, WorkFile,
+    VolumeDevice, VolumeFile, WorkFile, write_place,
 };
 use crate::cluster_place::ClusterPlace;
 use crate::name::VolumeName;
@@ -90,11 +90,11 @@ impl Store for RbdStore {
         }))
     }
 
-    fn build(&self, own: &Directory) -> Result<()> {
+    fn build(&self, own: &Directory, has_jobs: bool) -> Result<()> {
         let pool = self.connect(Purpose::Look, None, Caller::Short)?;
         // Missing rights are reported now.
         pool.call(|pool| pool.images())?;
-        own.write(CLUSTER, pool.fsid()?.as_bytes())
+        write_place(own, CLUSTER, pool.fsid()?.as_bytes(), has_jobs)
     }
 
     fn path_of(&self, name: &VolumeName) -> PathBuf {

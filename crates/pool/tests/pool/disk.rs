@@ -7,6 +7,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use extant_pool::{
     CloneMethod, CreateVolume, Definition, JobState, Leftovers, Limits, OnStop, Operation, Pool,
@@ -249,7 +252,10 @@ fn what_a_partition_cannot_be_is_refused_by_name() {
             with(|create| create.format = extant_pool::Format::Qcow2),
             "raw volumes only",
         ),
-        (with(|create| create.allocation_bytes = MIB), "--allocation"),
+        (
+            with(|create| create.allocation_bytes = MIB),
+            "a smaller allocation",
+        ),
         (with(|create| create.mode = 0o644), "permissions"),
         (
             with(|create| create.volume = name(&"n".repeat(40))),
@@ -417,6 +423,92 @@ fn interrupted_jobs_are_found_and_resumed() {
     }
     assert!(stand.read("b") == vec![0; 8 * MIB as usize]);
     assert!(stand.read("c") == noise(8 * MIB));
+}
+
+#[test]
+fn upload_of_a_source_that_loses_data_meanwhile_shows_no_old_data() {
+    require!(requires::tool("sgdisk"));
+    let stand = Stand::new();
+    stand.fill();
+    let source = stand.outside("source");
+    let file = File::create(&source).unwrap();
+    file.write_all_at(&vec![1; 12 << 20], 4 * MIB).unwrap();
+    let operation = Operation::Upload(upload("b", &source));
+    let job = stand.pool.submit(operation, at_rate(8 * MIB)).unwrap();
+    let begun = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let job = scope.spawn(|| {
+            let sink = |progress: Progress| {
+                if progress.done_bytes > 5 * MIB {
+                    begun.store(true, Ordering::Relaxed);
+                }
+            };
+            job.run(OnStop::Cancel, Control::new(&CancelToken::new(), &sink))
+        });
+        while !begun.load(Ordering::Relaxed) && !job.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut punch = command::tool("fallocate");
+        punch.args(["-p", "-o", "14MiB", "-l", "2MiB"]).arg(&source);
+        command::must(&mut punch);
+        job.join().unwrap().unwrap();
+    });
+    let read = stand.read("b");
+    assert!(!read.contains(&0xee), "data of an earlier volume");
+    assert!(read[4 << 20..13 << 20].iter().all(|&byte| byte == 1));
+    stand.assert_at_rest();
+}
+
+#[test]
+fn killed_definition_is_made_again() {
+    require!(requires::tool("sgdisk"));
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk.img");
+    // Of a whole table, what a killed process has written: the backup alone, then both copies.
+    for (number, kept) in [(0, 1 << 20..1 << 20), (1, 512..1 << 20)]
+        .into_iter()
+        .enumerate()
+    {
+        let (_, kept) = kept;
+        blank(&disk, DISK_BYTES);
+        let state = directory.path().join(format!("state-{number}"));
+        drop(define(&disk, Some(&state), false).unwrap());
+        let file = File::options().read(true).write(true).open(&disk).unwrap();
+        let mut head = vec![0; 1 << 20];
+        file.read_exact_at(&mut head, 0).unwrap();
+        let mut partial = vec![0; 1 << 20];
+        partial[kept.clone()].copy_from_slice(&head[kept]);
+        file.write_all_at(&partial, 0).unwrap();
+        let state = directory.path().join(format!("state-{number}-again"));
+        let pool = define(&disk, Some(&state), false).unwrap();
+        perform(&pool, create("a", MIB, Preallocation::Full)).unwrap();
+        assert_sgdisk_clean(&disk);
+        fs::remove_file(&disk).unwrap();
+    }
+}
+
+#[test]
+fn jobs_are_not_done_on_another_disk() {
+    require!(requires::tool("sgdisk"));
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one.img", "other.img"].map(|name| directory.path().join(name));
+    let state = directory.path().join("state");
+    blank(&one, DISK_BYTES);
+    blank(&other, DISK_BYTES);
+    let pool = define(&one, Some(&state), false).unwrap();
+    perform(&pool, create("a", 8 * MIB, Preallocation::Full)).unwrap();
+    let job = pool
+        .submit(wipe("a", WipeMethod::Zero), at_rate(MIB))
+        .unwrap();
+    let id = job.id();
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    job.run(OnStop::Interrupt, Control::new(&cancel, &Silent))
+        .unwrap_err();
+    let refused = define(&other, Some(&state), false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+    assert_eq!(pool.cancel(id).unwrap().state, JobState::Cancelled);
+    drop(define(&other, Some(&state), false).unwrap());
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_pool::{
@@ -11,8 +13,8 @@ use extant_space::{
     ByteRange, CancelToken, Control, ErrorKind, FallocateMode, Preallocation, Progress, Result,
     Silent,
 };
-use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
+use extant_testkit::{command, require};
 
 use crate::both::{KINDS, Stand};
 use crate::stand::{
@@ -350,4 +352,88 @@ fn interrupted_resize_of_a_volume_that_is_gone_is_cancelled() {
         assert_eq!(stand.pool.cancel(id).unwrap().state, JobState::Cancelled);
         stand.assert_at_rest();
     }
+}
+
+#[test]
+fn data_that_others_write_to_the_new_part_meanwhile_is_kept() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Dir);
+    let path = stand.pool.path_of(&name("a"));
+    let size = 60 * MIB;
+    let operation = resize("a", size, Preallocation::Full);
+    let job = stand.pool.submit(operation, at_rate(16 * MIB)).unwrap();
+    thread::scope(|scope| {
+        let job = scope.spawn(|| run(job));
+        let before = fs::metadata(&path).unwrap().len();
+        while fs::metadata(&path).unwrap().len() == before {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"data", size - 4).unwrap();
+        job.join().unwrap().unwrap();
+    });
+    let info = stand.pool.volume(&name("a")).unwrap();
+    assert_eq!((info.capacity_bytes, info.written_bytes), (size, size));
+    assert!(stand.read("a").ends_with(b"data"));
+    stand.assert_at_rest();
+}
+
+#[test]
+fn resize_that_waits_cuts_off_nothing_that_was_added_meanwhile() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Dir);
+    let path = stand.pool.path_of(&name("a"));
+    let job = submit(&stand.pool, resize("a", 20 * MIB, Preallocation::Full)).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_all_at(b"data", 30 * MIB)
+        .unwrap();
+    let refused = run(job).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(refused.to_string().contains("has grown"), "{refused}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 30 * MIB + 4);
+}
+
+#[test]
+fn cancelled_resize_cuts_off_nothing_in_use() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Dir);
+    let path = stand.pool.path_of(&name("a"));
+    let before = fs::metadata(&path).unwrap().len();
+    let operation = resize("a", 40 * MIB, Preallocation::Full);
+    let job = stand.pool.submit(operation, at_rate(16 * MIB)).unwrap();
+    let id = job.id();
+    run_until(6, job, OnStop::Interrupt).unwrap_err();
+    let grown = fs::metadata(&path).unwrap().len();
+    assert!(grown > before);
+    let mut user = command::tool("sleep")
+        .arg("60")
+        .stdin(fs::File::open(&path).unwrap())
+        .spawn()
+        .unwrap();
+    let refused = stand.pool.cancel(id).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), grown);
+    assert_eq!(stand.pool.job(id).unwrap().state, JobState::Interrupted);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    assert_eq!(stand.pool.cancel(id).unwrap().state, JobState::Cancelled);
+    assert_eq!(fs::metadata(&path).unwrap().len(), before);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn reserved_volume_is_reported_as_whole() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Dir);
+    let job = submit(&stand.pool, create("b", 8 * MIB, Preallocation::Falloc)).unwrap();
+    let id = job.id();
+    run(job).unwrap();
+    let progress = stand.pool.job(id).unwrap().progress.unwrap();
+    assert_eq!(
+        (progress.done_bytes, progress.total_bytes),
+        (8 * MIB, 8 * MIB)
+    );
 }

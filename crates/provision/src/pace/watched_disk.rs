@@ -88,7 +88,7 @@ impl<'f> WatchedDisk<'f> {
 
 fn refused(reason: impl ToString) -> Error {
     Error::new(ErrorKind::Unsupported).detail(format!(
-        "the background pace (--background) knows no disk whose counters show other users: {}",
+        "the background pace knows no disk whose counters show other users: {}",
         reason.to_string()
     ))
 }

@@ -139,7 +139,8 @@ impl Table {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("a disk of a pool has at least 4 MiB"));
         }
-        check_is_blank(disk, size)?;
+        let half_made = half_made(disk, sector_bytes, size)?;
+        check_is_blank(disk, size, &half_made)?;
         let mut area = Area::at(0, size);
         let header = GPTHeader::new_from(&mut area, sector_bytes, guid).map_err(explain)?;
         GPT::write_protective_mbr_into(&mut area, sector_bytes).map_err(explain)?;
@@ -450,10 +451,49 @@ fn has_protective_mbr(disk: &dyn SpaceFile) -> Result<bool> {
     Ok((0..4).any(|slot| mbr[446 + 16 * slot + 4] == 0xee))
 }
 
-fn check_is_blank(disk: &dyn SpaceFile, size: u64) -> Result<()> {
+/// Whether a process was killed while it made a table there: the MBR, which is last, is missing,
+/// and a copy without partitions is there. The table can be made again.
+pub(super) fn is_half_made(disk: &dyn SpaceFile, sector_bytes: u64) -> Result<bool> {
+    let size = disk.size()?;
+    if size < 4 * BLANK_BYTES {
+        return Ok(false);
+    }
+    let half_made = half_made(disk, sector_bytes, size)?;
+    Ok(!half_made.is_empty() && check_is_blank(disk, size, &half_made).is_ok())
+}
+
+/// Places of the copies without partitions.
+fn half_made(disk: &dyn SpaceFile, sector_bytes: u64, size: u64) -> Result<Vec<ByteRange>> {
+    let mut places = Vec::new();
+    for lba in [1, size / sector_bytes - 1] {
+        if let Copy::Valid(header, entries) = read_copy(disk, sector_bytes, lba)?
+            && entries.iter().all(GPTPartitionEntry::is_unused)
+        {
+            let start = header.partition_entry_lba * sector_bytes;
+            let bytes = u64::from(header.number_of_partition_entries)
+                * u64::from(header.size_of_partition_entry);
+            places.push(ByteRange::new(lba * sector_bytes, (lba + 1) * sector_bytes));
+            places.push(ByteRange::new(
+                start,
+                start + bytes.next_multiple_of(sector_bytes),
+            ));
+        }
+    }
+    Ok(places)
+}
+
+/// Refuses a disk with anything in its first and last MiB outside of `ignored`.
+fn check_is_blank(disk: &dyn SpaceFile, size: u64, ignored: &[ByteRange]) -> Result<()> {
     let mut bytes = vec![0; BLANK_BYTES as usize];
     for at in [0, size - BLANK_BYTES] {
         let read = disk.read_at(&mut bytes, at)?;
+        let looked = ByteRange::new(at, at + BLANK_BYTES);
+        for part in ignored
+            .iter()
+            .filter_map(|range| range.intersection(looked))
+        {
+            bytes[(part.start() - at) as usize..(part.end() - at) as usize].fill(0);
+        }
         if read < bytes.len() || bytes.iter().any(|&byte| byte != 0) {
             return Err(Error::new(ErrorKind::AlreadyExists)
                 .detail("the disk is not blank, and has no GUID partition table")
