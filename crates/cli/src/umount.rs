@@ -6,28 +6,34 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use extant_fuse::Busy;
-use extant_image::hold::{IMAGE_SUBTYPE, is_export_written, mounts_of};
+use extant_image::hold::{self, IMAGE_SUBTYPE, is_export_written, mounts_of};
 use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
-use extant_sys::mounted;
 use extant_sys::mounts::Mount;
+use extant_sys::{mounted, process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::exit::{self, Style};
 use crate::fs_image::Image;
+use crate::print;
 
 const FS_TYPE: &str = "fuse.extant";
 /// The prefix of [`IMAGE_SUBTYPE`] in the table of mounts.
 const FUSE: &str = "fuse.";
 /// Poll interval of the server's locks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// A longer wait says what it waits for.
+const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// Unmount an image, and wait until it is closed and durable.
 ///
@@ -63,6 +69,7 @@ pub fn run(args: &UmountArgs, cancel: &CancelToken) -> ExitCode {
 /// Unmounts and waits, without output.
 pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     let mount = find(&args.place)?;
+    let server = hidden_server(&mount);
     let busy = if args.lazy {
         Busy::Detach
     } else {
@@ -80,7 +87,7 @@ pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     match busy {
         // It may last until tomorrow.
         Busy::Detach => Ok(()),
-        Busy::Refuse => wait_for_image(&mount, cancel),
+        Busy::Refuse => wait_for_image(&mount, server, cancel),
     }
 }
 
@@ -116,19 +123,49 @@ fn shows_disk(mount: &Mount) -> bool {
     mount.fs_type.strip_prefix(FUSE) == Some(IMAGE_SUBTYPE)
 }
 
-/// Waits until the server has released the image, and checks that it was closed cleanly.
-fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
+/// The server of a mount whose source does not name the image: with `-o fsname`, or under a name
+/// that is not UTF-8.
+fn hidden_server(mount: &Mount) -> Option<OwnedFd> {
+    if mount.source.is_absolute() && mount.source.exists() || hold::is_export(&mount.source) {
+        return None;
+    }
+    let probe = mounted::probe(&File::open(&mount.point).ok()?).ok()??;
+    let pid = u32::try_from(probe.server_pid).ok()?;
+    // In another PID namespace the number means another process.
+    if process::name(pid) != process::name(std::process::id()) {
+        return None;
+    }
+    pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
+}
+
+/// Waits until the server has released the image, and checks that it was closed cleanly. `server`
+/// is awaited in its place.
+fn wait_for_image(mount: &Mount, server: Option<OwnedFd>, cancel: &CancelToken) -> Result<()> {
     let image = &mount.source;
-    // Another mount of the same image by a fast user is not awaited.
-    while is_held(image) && mounts_of(image).next().is_none() {
+    let is_open = || match &server {
+        Some(server) => !has_ended(server),
+        // Another mount of the same image by a fast user is not awaited.
+        None => is_held(image) && mounts_of(image).next().is_none(),
+    };
+    let start = Instant::now();
+    let mut is_named = print::is_quiet();
+    while is_open() {
         thread::sleep(POLL_INTERVAL);
+        if !is_named && start.elapsed() >= SILENT_MAX {
+            is_named = true;
+            let who = extant_hostfs::describe_holders_or_other(image);
+            let image = print::path(image);
+            print::note(format_args!(
+                "extant: unmounted; waiting for {who} to close {image}"
+            ));
+        }
         cancel.check().map_err(|error| {
             error
                 .at(image)
                 .detail("unmounted; the image is not closed yet")
         })?;
     }
-    if shows_disk(mount) {
+    if shows_disk(mount) || server.is_some() {
         return Ok(());
     }
     let was_written = mount.options.iter().any(|option| option == "rw");
@@ -146,6 +183,11 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut events = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether the server, or another process, has the image locked. If that cannot be determined,

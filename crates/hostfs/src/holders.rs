@@ -36,19 +36,10 @@ pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(wanted) = Identity::of(path) else {
         return Vec::new();
     };
-    other_processes()
+    process::others()
         .into_iter()
         .filter_map(|pid| holder(pid, wanted))
         .collect()
-}
-
-/// The visible processes but this one, by number.
-fn other_processes() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut found: Vec<u32> = numbers.filter(|&pid| pid != std::process::id()).collect();
-    found.sort_unstable();
-    found
 }
 
 fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
@@ -102,7 +93,7 @@ pub fn describe_below(directory: &Path) -> Option<String> {
         (is_user.contains(&true) || opened.any(|entry| uses(&entry.path())))
             .then(|| process::describe(pid))
     };
-    let all: Vec<String> = other_processes().into_iter().filter_map(user).collect();
+    let all: Vec<String> = process::others().into_iter().filter_map(user).collect();
     listed(&all)
 }
 

@@ -32,7 +32,7 @@ pub const TYPE: u8 = 0xE4;
 pub const MAGIC: [u8; 8] = *b"EXTANT\0\0";
 
 /// Version of the ioctls. Higher versions are compatible with lower ones.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// `_IOR(0xE4, 0, struct extant_probe)`: identifies a mount of Extant.
 pub const PROBE: u32 = opcode::read::<Probe>(TYPE, 0) as u32;
@@ -66,8 +66,10 @@ pub struct Probe {
     pub block_bytes: u32,
     /// Bits of [`probe_flags`].
     pub flags: u64,
+    /// Process id of the server, in its PID namespace. Since version 3, before that 0.
+    pub server_pid: u64,
     /// Zeros.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 4],
 }
 
 /// Bits of [`Probe::flags`].

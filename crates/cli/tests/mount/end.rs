@@ -3,12 +3,16 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use extant_testkit::{command, require, requires};
 use rustix::process::Signal;
 
 use crate::image::must;
-use crate::stand::{Stand, can_mount, patiently, send, wait_for_end};
+use crate::stand::{Stand, can_mount, patiently, send, umount_command, wait_for_end};
 use crate::support::{extant, noise, run, wait_until};
 
 /// `ENOTCONN`: the server has ended.
@@ -127,6 +131,49 @@ fn umount_returns_when_the_image_is_closed() {
         extant_testkit::oracle::assert_e2fsck_clean(&stand.image.path);
     }
     stand.assert_closed();
+}
+
+#[test]
+fn umount_waits_for_a_server_whose_image_has_another_name() {
+    require!(can_mount());
+    let stand = Stand::new(128);
+    for round in 0..5 {
+        let pid = stand
+            .mount(&["--json", "-o", "fsname=scratch"])
+            .success()
+            .number("/pid");
+        for index in 0..200 {
+            let bytes = noise(index, 20_000);
+            fs::write(stand.path(format!("{round}-{index}")), bytes).unwrap();
+        }
+        stand.umount().success();
+        assert!(!stand.needs_recovery());
+        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists());
+    }
+    stand.assert_closed();
+}
+
+#[test]
+fn umount_names_what_it_waits_for() {
+    require!(can_mount());
+    let stand = Stand::new(64);
+    stand.mount(&[]).success();
+    let image = File::open(&stand.image.path).unwrap();
+    let (end, ended) = channel::<()>();
+    let holder = thread::spawn(move || {
+        // Granted when the server has closed the image.
+        image.lock().unwrap();
+        let _ = ended.recv();
+    });
+    let mut command = umount_command(&stand.directory);
+    let umount = thread::spawn(move || run(&mut command));
+    thread::sleep(Duration::from_millis(2500));
+    drop(end);
+    holder.join().unwrap();
+    let answer = umount.join().unwrap();
+    assert_eq!(answer.code, Some(0), "{answer}");
+    let who = format!("(pid {}, reading) to close", std::process::id());
+    assert!(answer.stderr.contains(&who), "{answer}");
 }
 
 #[test]

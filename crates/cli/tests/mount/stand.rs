@@ -45,7 +45,12 @@ pub fn patiently(command: &mut Command) -> Answer {
         let words = ["in use", "busy"];
         words.iter().any(|word| answer.stderr.contains(word))
     };
-    try_while_busy(is_busy, || run(command))
+    let mut answer = try_while_busy(is_busy, || run(command));
+    // A slow disk, of which it says so.
+    let is_wait = |line: &&str| line.starts_with("extant: unmounted; waiting for");
+    let lines = answer.stderr.split_inclusive('\n');
+    answer.stderr = lines.filter(|line| !is_wait(line)).collect();
+    answer
 }
 
 /// An image of its own. Dropping the value unmounts everything.

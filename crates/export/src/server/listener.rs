@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::process;
 use extant_sys::socket_file::{self, SocketFile};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::retry_on_intr;
@@ -56,7 +57,11 @@ impl Listener {
                 let (socket, bound) = bind_tcp(*wanted).map_err(|source| {
                     let error = Error::from(source);
                     let detail = match error.kind() {
-                        ErrorKind::InUse => format!("{wanted}: another process listens there"),
+                        ErrorKind::InUse => {
+                            let who = process::tcp_listener(wanted.port());
+                            let who = who.unwrap_or_else(|| "another process".to_owned());
+                            format!("{wanted}: {who} listens there")
+                        }
                         _ => format!("{wanted}: {error}"),
                     };
                     error.detail(detail).during("listen")

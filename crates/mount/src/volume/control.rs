@@ -145,7 +145,8 @@ impl Volume {
             version: ioctl::VERSION,
             block_bytes: self.filesystem.block_bytes(),
             flags,
-            reserved: [0; 5],
+            server_pid: std::process::id().into(),
+            reserved: [0; 4],
         }
     }
 

@@ -69,6 +69,7 @@ fn probe_reports_a_mount_of_extant() {
         .unwrap();
     let probe = Probe::read_from_bytes(&answer).unwrap();
     assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, ioctl::VERSION));
+    assert_eq!(probe.server_pid, u64::from(std::process::id()));
     assert_eq!((probe.block_bytes, probe.flags), (4096, 0));
     let unknown = kernel.ioctl_on(ROOT, directory.handle, 0x8040_E4FF, &[], 64);
     assert_eq!(unknown, Err(Errno::NOTTY));
