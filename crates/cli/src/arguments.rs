@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use extant_hostfs::Pace;
-use extant_space::{BackgroundShare, ByteSize};
+use extant_space::{BackgroundShare, ByteSize, Error, ErrorKind};
 
 use crate::progress::ProgressArgs;
 
@@ -63,6 +63,50 @@ pub fn parse_share(text: &str) -> Result<BackgroundShare, String> {
 /// A size with a unit.
 pub fn parse_size(text: &str) -> Result<ByteSize, String> {
     ByteSize::from_str(text).map_err(|error| error.to_string())
+}
+
+/// A size, or a change of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This size.
+    To(u64),
+    /// So much more.
+    By(u64),
+    /// So much less.
+    Less(u64),
+}
+
+/// A size, +SIZE or -SIZE.
+pub fn parse_change(text: &str) -> Result<Change, String> {
+    let size = |text: &str| {
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            parse_size(text).map(|size| size.0)
+        } else {
+            Err("a size, +SIZE or -SIZE is wanted".to_owned())
+        }
+    };
+    match text.as_bytes().first() {
+        Some(b'+') => size(&text[1..]).map(Change::By),
+        Some(b'-') => size(&text[1..]).map(Change::Less),
+        _ => size(text).map(Change::To),
+    }
+}
+
+impl Change {
+    /// The size that comes of it, from the present one.
+    pub fn of(self, size: u64) -> Result<u64, Error> {
+        let changed = match self {
+            Self::To(size) => Some(size),
+            Self::By(more) => size.checked_add(more),
+            Self::Less(less) => size.checked_sub(less),
+        };
+        changed.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument).detail(format!(
+                "it has {}, and cannot be changed by that",
+                ByteSize(size)
+            ))
+        })
+    }
 }
 
 /// Permissions, in octal as for chmod(1).

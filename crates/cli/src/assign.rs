@@ -9,7 +9,7 @@ use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, 
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_size};
-use crate::file_location::refuse_export;
+use crate::file_location::{FileLocation, refuse_export};
 use crate::progress::Display;
 use crate::{exit, layers, print};
 
@@ -47,8 +47,10 @@ pub struct AssignArgs {
 }
 
 #[derive(Serialize)]
-struct Assigned<'a> {
-    path: &'a Path,
+struct Assigned {
+    #[serde(flatten)]
+    location: FileLocation,
+    allocated_bytes: u64,
     #[serde(flatten)]
     report: AssignReport,
 }
@@ -64,7 +66,8 @@ pub fn run(args: &AssignArgs, cancel: &CancelToken) -> ExitCode {
             .map_err(|error| error.at(&args.file))?;
         Ok(if args.output.json {
             display.json_text(&Assigned {
-                path: &args.file,
+                location: FileLocation::new(&args.file, None),
+                allocated_bytes: report.range.len(),
                 report,
             })
         } else {

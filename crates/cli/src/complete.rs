@@ -89,6 +89,22 @@ fn starts_with(word: &str, current: &OsStr) -> bool {
     word.starts_with(&*current.to_string_lossy())
 }
 
+/// Whether the next word is the value of `option`.
+fn has_value_behind(command: &clap::Command, option: &str) -> bool {
+    let is_it = |argument: &&clap::Arg| match option.strip_prefix("--") {
+        Some(name) => {
+            argument
+                .get_all_aliases()
+                .is_some_and(|names| names.contains(&name))
+                || argument.get_long() == Some(name)
+        }
+        None => argument.get_short() == option.chars().nth(1) && option.chars().count() == 2,
+    };
+    command.get_arguments().find(is_it).is_some_and(|argument| {
+        argument.get_action().takes_values() && !argument.is_require_equals_set()
+    })
+}
+
 /// The words typed so far, if they name a pool.
 struct Asked {
     words: Vec<OsString>,
@@ -118,12 +134,22 @@ impl Asked {
 
     /// `POOL` of `extant GROUP COMMAND [OPTIONS] POOL`.
     fn place(&self) -> Option<&Path> {
+        let command = Cli::command();
+        let command = self
+            .words
+            .iter()
+            .skip(1)
+            .take(2)
+            .try_fold(&command, |above, word| above.find_subcommand(word));
         let mut words = self.words.iter().skip(3);
         loop {
             let word = words.next()?;
             match word.to_str() {
-                Some("--config-dir") => drop(words.next()),
-                Some(option) if option.starts_with('-') => {}
+                Some(option) if option.starts_with('-') => {
+                    if command.is_some_and(|command| has_value_behind(command, option)) {
+                        words.next();
+                    }
+                }
                 _ => return Some(Path::new(word)),
             }
         }
@@ -161,6 +187,10 @@ mod tests {
         assert_eq!(place("extant vol info vms"), Some("vms".to_owned()));
         assert_eq!(
             place("extant job show --json --config-dir d vms 1"),
+            Some("vms".to_owned())
+        );
+        assert_eq!(
+            place("extant vol create --rate 100M --background -o a=b vms web"),
             Some("vms".to_owned())
         );
         assert_eq!(place("extant vol info"), None);

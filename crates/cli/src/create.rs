@@ -101,7 +101,7 @@ pub struct CreateArgs {
     #[arg(long, short)]
     pub force: bool,
 
-    /// Permissions of the file [default: 0666 without the umask]
+    /// Permissions of the file [default: 0666 without the umask; with --in 0644]
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     pub mode: Option<u32>,
 
@@ -211,7 +211,8 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         preallocation: image.preallocation,
         preallocated_bytes: preallocated_bytes(image),
         qcow2,
-        written_bytes: report.written_bytes,
+        written_bytes: report.written_bytes + report.resumed_bytes,
+        zeroed_bytes: report.written_bytes,
         resumed_bytes: report.resumed_bytes,
         plan: report.plan,
         real_bytes: report.allocation_bytes,
@@ -261,7 +262,10 @@ pub struct Made {
     pub preallocated_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qcow2: Option<Qcow2Info>,
+    /// Of the file, now.
     pub written_bytes: u64,
+    /// By this command.
+    pub zeroed_bytes: u64,
     pub resumed_bytes: u64,
     pub plan: Option<Plan>,
     pub verified: Verified,
@@ -378,7 +382,7 @@ fn what_of_image(report: &Made) -> String {
 
 /// Bytes a second, where bytes were written.
 fn rate(report: &Made) -> Option<NonZeroU64> {
-    let rate = report.written_bytes as f64 / report.elapsed_seconds.max(1e-9);
+    let rate = report.zeroed_bytes as f64 / report.elapsed_seconds.max(1e-9);
     NonZeroU64::new(rate as u64)
 }
 

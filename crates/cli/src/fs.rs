@@ -34,6 +34,7 @@ use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
 use crate::fs_image;
+use crate::signals::EndAtOnce;
 
 /// Inspect an ext4 image, disk or NBD export, and change it, without root and without a mount.
 ///
@@ -94,6 +95,11 @@ pub fn run(args: &FsArgs, cancel: &CancelToken) -> ExitCode {
     if args.noload {
         fs_image::pass_over_journals();
     }
+    let _ends = matches!(
+        args.command,
+        Ls(_) | Tree(_) | Stat(_) | Df(_) | Freefrag(_) | Dump(_) | Stats(_)
+    )
+    .then(EndAtOnce::new);
     match &args.command {
         Ls(args) => plain(ls::run(args)),
         Tree(args) => plain(tree::run(args)),
@@ -113,7 +119,7 @@ pub fn run(args: &FsArgs, cancel: &CancelToken) -> ExitCode {
         Dump(args) => plain(dump::run(args)),
         Stats(args) => plain(stats::run(args)),
         Check(args) => check::run(args, cancel),
-        Mkfs(args) => plain(mkfs::run(args)),
+        Mkfs(args) => plain(mkfs::run(args, cancel)),
     }
 }
 

@@ -25,6 +25,8 @@ use extant_image::hold;
 use extant_space::{Error, ErrorKind, MapSummary, Result};
 use rustix::process::{getegid, geteuid};
 
+use crate::print;
+
 /// Whether new space is given its place on the device below at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AssignMode {
@@ -105,11 +107,11 @@ impl Image {
     /// The device alone, for looking.
     pub fn look_at_device(path: &Path) -> Result<Arc<dyn Device>> {
         if let Some(place) = hold::mounted_at(path) {
-            eprintln!(
+            print::note(format_args!(
                 "extant: {}: mounted at {}; data not yet written to the disk is not visible",
                 names::shown_path(path),
                 names::shown_path(Path::new(&place.to_string()))
-            );
+            ));
         }
         let options = host_options(HostAccess::ReadOnly);
         Ok(hold::open_device(path, &options)?.into_device())

@@ -3,7 +3,10 @@
 //! They are written once, without regard to a width: here they are laid out for the terminal, in
 //! `man.rs` for man pages.
 
-use clap::Command;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Command, Error};
 use unicode_width::UnicodeWidthStr;
 
 const WIDTH_MAX: usize = 100;
@@ -71,6 +74,32 @@ pub fn blocks(text: &str) -> Vec<Block> {
         is_wrapped = indent == 0 && line.len() >= WRAPPED_LENGTH;
     }
     blocks
+}
+
+/// `command` with every word that begins with a hyphen taken for an option.
+pub fn without_hyphen_values(command: Command) -> Command {
+    command
+        .mut_args(|argument| argument.allow_hyphen_values(false))
+        .mut_subcommands(without_hyphen_values)
+}
+
+/// The error about a misspelt option, where a value with a hyphen may be in its place: without
+/// such values the option is named, with a suggestion.
+pub fn better_error(error: Error, strict: Command, arguments: &[OsString]) -> Error {
+    if !matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::ValueValidation
+    ) {
+        return error;
+    }
+    match strict.try_get_matches_from(arguments) {
+        Err(named) if named.kind() == ErrorKind::UnknownArgument => {
+            let word = named.get(ContextKind::InvalidArg);
+            let is_long = word.is_some_and(|word| word.to_string().starts_with("--"));
+            if is_long { named } else { error }
+        }
+        _ => error,
+    }
 }
 
 /// `command` with the texts of all commands laid out for the terminal.

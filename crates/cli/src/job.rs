@@ -16,6 +16,7 @@ use extant_space::{CancelToken, Result};
 use crate::complete;
 use crate::exit::{self, Style};
 use crate::pool::PoolArgs;
+use crate::signals::EndAtOnce;
 
 /// List the jobs of a pool, wait for them, cancel and resume them.
 ///
@@ -64,6 +65,8 @@ pub struct OneJobArgs {
 
 /// Runs one of the commands.
 pub fn run(args: &JobArgs, cancel: &CancelToken) -> ExitCode {
+    let _ends =
+        matches!(args.command, JobCommand::List(_) | JobCommand::Show(_)).then(EndAtOnce::new);
     let result: Result<ExitCode> = match &args.command {
         JobCommand::List(args) => list::run(args),
         JobCommand::Show(args) => show::run(args),

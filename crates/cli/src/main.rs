@@ -174,7 +174,7 @@ fn main() -> ExitCode {
         Command::Umount(args) => umount::run(&args, &cancel),
         Command::Serve(args) => serve::run(&args, &arguments, &cancel),
         Command::Ublk(args) => ublk::run(&args),
-        Command::Pool(args) => pool::run(&args, &cancel),
+        Command::Pool(args) => pool::run(&args),
         Command::Vol(args) => vol::run(&args, &cancel),
         Command::Job(args) => job::run(&args, &cancel),
         Command::Probe(args) => probe::run(&args),
@@ -194,7 +194,11 @@ fn note_json(arguments: &[OsString]) {
 
 /// The command, and whether it is quiet.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = help::lay_out(Cli::command()).try_get_matches_from(arguments)?;
+    let command = help::lay_out(Cli::command());
+    let strict = help::without_hyphen_values(command.clone());
+    let matches = command
+        .try_get_matches_from(arguments)
+        .map_err(|error| help::better_error(error, strict, arguments))?;
     let mut innermost = &matches;
     while let Some((_, below)) = innermost.subcommand() {
         innermost = below;

@@ -28,7 +28,7 @@ const CONFIG_HOME: (&str, &str) = (
     "XDG_CONFIG_HOME, XDG_STATE_HOME",
     "Where a user's definitions of pools, and the state of pools on disks, are kept.",
 );
-const NO_COLOR: (&str, &str) = ("NO_COLOR", "Print no colours, whatever its value.");
+const NO_COLOR: (&str, &str) = ("NO_COLOR", "Print no colours, unless it is empty.");
 
 /// The date of the pages: that of the last change of their contents, so that they are reproducible.
 const DATE: &str = "2026-11-25";

@@ -55,6 +55,7 @@ use crate::exit::{self, Style};
 use crate::file_location::refuse_export;
 use crate::fs_image::Image;
 use crate::image_format::ImageFormat;
+use crate::signals::EndAtOnce;
 
 pub use self::names::column;
 
@@ -235,6 +236,7 @@ fn map_files(
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<ExitCode, Stopped> {
+    let ends = EndAtOnce::new();
     let has_picture = args.pictures.any();
     let cells = if has_picture {
         cells.max(picture::CELLS)
@@ -275,6 +277,7 @@ fn map_files(
     listing
         .finish(&total, files, errors)
         .map_err(Stopped::Output)?;
+    drop(ends);
     if has_picture {
         write_pictures(args, &drawn, &total, files).map_err(Stopped::Map)?;
     }

@@ -142,6 +142,17 @@ pub struct MaterializeOutput {
     pub facts: Facts,
     #[serde(flatten)]
     pub report: MaterializeReport,
+    written_bytes: u64,
+}
+
+impl MaterializeOutput {
+    pub fn new(facts: Facts, report: MaterializeReport) -> Self {
+        Self {
+            written_bytes: report.already_written_bytes + report.zeroed_bytes,
+            facts,
+            report,
+        }
+    }
 }
 
 fn on_host(
@@ -174,7 +185,7 @@ fn on_host(
     let report = extant_hostfs::materialize(&args.file, options, control)?;
     let layer = open_path(&args.file, Some(Format::Raw), ReferencedFiles::Ignore)?;
     let facts = Facts::of(FileLocation::new(&args.file, None), &layer)?;
-    Ok(Done::File(Box::new(MaterializeOutput { facts, report })))
+    Ok(Done::File(Box::new(MaterializeOutput::new(facts, report))))
 }
 
 impl MaterializeArgs {

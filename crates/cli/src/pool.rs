@@ -11,9 +11,10 @@ pub mod xml;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use extant_space::{CancelToken, Result};
+use extant_space::Result;
 
 use crate::exit::{self, Style};
+use crate::signals::EndAtOnce;
 
 pub use place::{AnyPoolArgs, ConfigArgs, PoolArgs};
 
@@ -53,7 +54,9 @@ enum PoolCommand {
 }
 
 /// Runs one of the commands.
-pub fn run(args: &PoolCommandArgs, _: &CancelToken) -> ExitCode {
+pub fn run(args: &PoolCommandArgs) -> ExitCode {
+    let _ends =
+        matches!(args.command, PoolCommand::List(_) | PoolCommand::Info(_)).then(EndAtOnce::new);
     let result: Result<ExitCode> = match &args.command {
         PoolCommand::Define(args) => define::run(args),
         PoolCommand::List(args) => list::run(args),

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use extant_space::Error;
 use serde::Serialize;
 
+use crate::exit::{self, Style};
+
 /// Increased when a field of a document changes its name or its meaning; new fields do not change
 /// it.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -71,12 +73,25 @@ pub fn plain_json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("reports are plain data")
 }
 
+/// `status`, unless the result could not be printed.
+pub fn unless_lost(printed: ExitCode, status: ExitCode) -> ExitCode {
+    if printed == ExitCode::SUCCESS {
+        status
+    } else {
+        printed
+    }
+}
+
+/// A line on stderr beside the result. A reader that has closed it misses the line.
+pub fn note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 fn write(bytes: &[u8]) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("extant: standard output: {error}");
-            ExitCode::FAILURE
+            exit::report_as(&output_error(error), Style::Line, 1)
         }
         _ => ExitCode::SUCCESS,
     }

@@ -10,7 +10,7 @@ mod lines;
 mod stream;
 
 use std::cell::{Cell, RefCell};
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -259,7 +259,7 @@ impl ProgressSink for Display {
             return;
         };
         if self.shows_lines {
-            eprint!("{line}");
+            let _ = write!(io::stderr(), "{line}");
         }
         if let Some(stream) = &self.stream {
             stream.tell(line);

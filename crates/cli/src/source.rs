@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use extant_blockdev::{
     Access, Device, DiscardPolicy, HostAccess, HostCache, HostEnd, HostEngine, HostOptions,
     LoopAccess, LoopDevice, LoopOptions, Statistics,
@@ -29,6 +30,7 @@ use extant_image::{Format, GrowingImage};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use serde::Serialize;
 
+use crate::complete;
 use crate::fs_image::{At, Image};
 use crate::image_format::ImageFormat;
 use crate::in_image::InImageArgs;
@@ -44,6 +46,7 @@ pub struct SourceArgs {
     /// A volume of this pool is meant, with its format in the pool: its name; with a slash or dots,
     /// a directory or an ext4 image, which no other process may use meanwhile
     #[arg(long, value_name = "POOL", conflicts_with = "image")]
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     pub pool: Option<PathBuf>,
 
     #[command(flatten)]

@@ -71,15 +71,15 @@ struct DiskJson {
 pub fn run(args: &UblkArgs) -> ExitCode {
     let done = match &args.command {
         UblkCommand::List(args) => list(args),
-        UblkCommand::Delete(args) => extant_ublk::delete(args.number),
+        UblkCommand::Delete(args) => extant_ublk::delete(args.number).map(|()| ExitCode::SUCCESS),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => exit::report(&error, Style::Line),
     }
 }
 
-fn list(args: &ListArgs) -> Result<()> {
+fn list(args: &ListArgs) -> Result<ExitCode> {
     let disks = extant_ublk::list()?;
     if args.json {
         let disks = disks.into_iter().map(|disk| DiskJson {
@@ -90,10 +90,8 @@ fn list(args: &ListArgs) -> Result<()> {
             server_pid: disk.server_pid,
             is_extant: disk.is_own,
         });
-        print::json(&List {
-            disks: disks.collect(),
-        });
-        return Ok(());
+        let disks = disks.collect();
+        return Ok(print::json(&List { disks }));
     }
     let mut table = Table::new(&["disk", "size", "state", "server", "made by"]);
     for disk in disks {
@@ -110,6 +108,5 @@ fn list(args: &ListArgs) -> Result<()> {
             .to_owned(),
         ]);
     }
-    print::text(table);
-    Ok(())
+    Ok(print::text(table))
 }

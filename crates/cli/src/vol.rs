@@ -20,6 +20,7 @@ use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
 use crate::print;
+use crate::signals::EndAtOnce;
 
 pub use work::{detach, finish};
 
@@ -65,18 +66,20 @@ enum VolCommand {
 
 /// Runs one of the commands.
 pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
+    let _ends =
+        matches!(args.command, VolCommand::List(_) | VolCommand::Info(_)).then(EndAtOnce::new);
     let work = match &args.command {
         VolCommand::List(args) => return told(list::run(args)),
         VolCommand::Info(args) => return told(info::run(args)),
-        VolCommand::Delete(args) => return told(delete::run(args, cancel)),
         VolCommand::Format(args) => return told(format::run(args)),
-        VolCommand::Create(args) => &args.work,
-        VolCommand::Resize(args) => &args.work,
-        VolCommand::Clone(args) => &args.work,
-        VolCommand::Materialize(args) => &args.work,
-        VolCommand::Wipe(args) => &args.work,
-        VolCommand::Upload(args) => &args.work,
-        VolCommand::Download(args) => &args.work,
+        VolCommand::Create(args) => &args.work.run,
+        VolCommand::Resize(args) => &args.work.run,
+        VolCommand::Clone(args) => &args.work.run,
+        VolCommand::Materialize(args) => &args.work.run,
+        VolCommand::Wipe(args) => &args.work.run,
+        VolCommand::Upload(args) => &args.work.run,
+        VolCommand::Download(args) => &args.work.run,
+        VolCommand::Delete(args) => &args.run,
     };
     let progress = &work.output.progress;
     let said = progress.show(|display| match &args.command {
@@ -87,10 +90,8 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
         VolCommand::Wipe(args) => wipe::run(args, display, cancel),
         VolCommand::Upload(args) => transfer::upload(args, display, cancel),
         VolCommand::Download(args) => transfer::download(args, display, cancel),
-        VolCommand::List(_)
-        | VolCommand::Info(_)
-        | VolCommand::Delete(_)
-        | VolCommand::Format(_) => {
+        VolCommand::Delete(args) => delete::run(args, display, cancel),
+        VolCommand::List(_) | VolCommand::Info(_) | VolCommand::Format(_) => {
             unreachable!("run above")
         }
     });

@@ -317,3 +317,17 @@ fn program_that_listens_to_many_takes_them_one_after_the_other() {
         assert_end(&lines(listener.accept().unwrap().0), "done");
     }
 }
+
+#[test]
+fn command_goes_on_without_a_reader_of_stderr() {
+    let work = Workdir::new();
+    let file = work.path().join("a");
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    let words = ["--progress", "json", "--rate", "16M"];
+    let status = create_command(&file, "4MiB", &words)
+        .stderr(writer)
+        .status();
+    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(fs::metadata(&file).unwrap().len(), 4 * MIB);
+}

@@ -80,10 +80,12 @@ pub struct Qcow2Info {
     /// There are valid bitmaps.
     pub has_bitmaps: bool,
     /// The name of the backing file.
+    #[serde(serialize_with = "serialize_path")]
     pub backing_file: Option<PathBuf>,
     /// The format of the backing file.
     pub backing_format: Option<String>,
     /// The name of the data file.
+    #[serde(serialize_with = "serialize_path")]
     pub data_file: Option<PathBuf>,
     /// The data file reads as the guest does.
     pub data_file_raw: bool,
@@ -133,6 +135,16 @@ pub struct BitmapInfo {
 }
 
 /// In RFC 3339 format, in UTC.
+/// What is not UTF-8 in it is replaced.
+fn serialize_path<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    path.as_ref()
+        .map(|path| path.to_string_lossy())
+        .serialize(serializer)
+}
+
 fn serialize_moment<S: Serializer>(
     (seconds, nanoseconds): &(u32, u32),
     serializer: S,

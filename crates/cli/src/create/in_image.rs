@@ -73,6 +73,7 @@ fn make(
         preallocated_bytes: preallocated_bytes(disk),
         qcow2,
         written_bytes: made.provisioned.zeroed_bytes,
+        zeroed_bytes: made.provisioned.zeroed_bytes,
         resumed_bytes: 0,
         plan: None,
         verified: made.verified,

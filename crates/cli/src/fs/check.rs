@@ -49,16 +49,17 @@ pub struct CheckArgs {
 pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
     match args.progress.show(|display| report(args, cancel, display)) {
         Ok(report) => {
-            if args.json {
+            let printed = if args.json {
                 print::json(&report)
             } else {
                 print::text(format!("{}: {report}", print::path(&args.image)))
             };
-            if report.is_clean() {
+            let found = if report.is_clean() {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::from(FOUND)
-            }
+            };
+            print::unless_lost(printed, found)
         }
         Err(error) => exit::report_as(&error, args.progress.error_style(), FAILED),
     }

@@ -219,7 +219,8 @@ impl Get<'_> {
         let found = step.node.attributes();
         if self.args.output.verbose {
             let place = self.here().place(name);
-            eprintln!("{} -> {}", names::escaped(step.path), print::path(&place));
+            let (from, to) = (names::escaped(step.path), print::path(&place));
+            print::note(format_args!("{from} -> {to}"));
         }
         let target = self.here().place(name);
         if found.links > 1

@@ -6,11 +6,14 @@ use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
-use extant_blockdev::{HostDevice, HostOptions};
+use extant_blockdev::{Device, HostOptions};
 use extant_ext4::Statistics;
-use extant_space::{ByteSize, Error, ErrorKind, Result};
+use extant_space::{ByteSize, CancelToken, Error, ErrorKind, Result};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 use serde::Serialize;
 
@@ -62,15 +65,16 @@ struct Report {
 }
 
 /// Makes.
-pub(super) fn run(args: &MkfsArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &MkfsArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let mke2fs = find_mke2fs()?;
     let made = prepare(&args.image, args.size)?;
-    let done = call(&mke2fs, args);
-    if done.is_err() && made == Made::New {
+    let done = call(&mke2fs, args, cancel);
+    if done.is_err() && matches!(made, Made::New) {
         // It is incomplete; the error of mke2fs is reported.
         let _ = fs::remove_file(&args.image);
     }
     done?;
+    drop(made);
     // mke2fs may have been given features that this program cannot read.
     let made = Image::look(&args.image).ok();
     let made = made.map(|image| image.filesystem().statistics());
@@ -110,10 +114,10 @@ impl Report {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
     New,
-    Old,
+    /// Kept from others while this lives. `None` for a disk, which mke2fs claims.
+    Old(#[expect(dead_code)] Option<Arc<dyn Device>>),
 }
 
 fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
@@ -127,10 +131,10 @@ fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
                     ByteSize(found.len())
                 )))
         }
-        (Ok(_), _) => {
-            // Checks for other users: mke2fs detects mounts, not the locks of this program.
-            drop(HostDevice::open(image, &HostOptions::default())?);
-            Ok(Made::Old)
+        (Ok(found), _) => {
+            // mke2fs detects mounts, not locks.
+            let held = Image::hold_device(image, &HostOptions::default())?;
+            Ok(Made::Old(found.is_file().then_some(held)))
         }
         (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(fail(error).advice("a new image needs a SIZE"))
@@ -147,15 +151,26 @@ fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
     }
 }
 
-fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
-    let status = Command::new(mke2fs)
+fn call(mke2fs: &Path, args: &MkfsArgs, cancel: &CancelToken) -> Result<()> {
+    let fail = |error| Error::from(error).at(mke2fs);
+    let mut child = Command::new(mke2fs)
         .args(["-q", "-t", "ext4"])
         .args(with_owner(&args.options, geteuid(), getegid()))
         .arg("--")
         .arg(&args.image)
         .stdin(Stdio::inherit())
-        .status()
-        .map_err(|error| Error::from(error).at(mke2fs))?;
+        .spawn()
+        .map_err(fail)?;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(fail)? {
+            break status;
+        }
+        if cancel.check().is_err() {
+            child.kill().map_err(fail)?;
+        }
+        thread::sleep(POLL_INTERVAL);
+    };
+    cancel.check().map_err(|error| error.at(&args.image))?;
     if status.success() {
         Ok(())
     } else {
@@ -214,6 +229,9 @@ fn with_owner(options: &[OsString], user: Uid, group: Gid) -> Vec<OsString> {
     }
     options
 }
+
+/// Poll interval for the end of mke2fs.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Options of mke2fs(8) that take a value.
 const WITH_VALUES: &[u8] = b"bCdEeGgIiJLlMmNOorRTtUz";

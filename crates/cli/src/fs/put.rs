@@ -178,7 +178,8 @@ impl Put<'_> {
     fn put(&mut self, source: &Path, metadata: &Metadata, place: &Destination<'_>) -> Result<()> {
         self.meter.check()?;
         if self.args.output.verbose {
-            eprintln!("{} -> {}", print::path(source), names::escaped(place.path));
+            let (from, to) = (print::path(source), names::escaped(place.path));
+            print::note(format_args!("{from} -> {to}"));
         }
         if metadata.is_dir() {
             return self.put_directory(source, metadata, place);

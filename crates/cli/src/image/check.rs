@@ -13,6 +13,7 @@ use extant_image::{
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
 
+use super::qemu::Fixed;
 use super::{FormArgs, LookArgs, ShareArgs, qemu};
 use crate::file_location::FileLocation;
 use crate::progress::{Display, ProgressArgs};
@@ -77,17 +78,18 @@ pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
         .progress
         .show(|display| report(args, cancel, display).map_err(|error| error.at(&args.look.file)));
     match result {
-        Ok(Some(report)) => {
-            match (args.form.is_json(), args.quiet) {
-                (true, _) => print::json(&told(args, &report)),
+        Ok(Some((report, fixed))) => {
+            let printed = match (args.form.is_json(), args.quiet) {
+                (true, _) => print::json(&told(args, &report, fixed)),
                 (false, true) => ExitCode::SUCCESS,
-                (false, false) => print::text(describe(args, &report)),
+                (false, false) => print::text(describe(args, &report, fixed)),
             };
-            match (report.corruptions, report.leaks) {
+            let found = match (report.corruptions, report.leaks) {
                 (0, 0) => ExitCode::SUCCESS,
                 (0, _) => ExitCode::from(LEAKS),
                 _ => ExitCode::from(CORRUPTIONS),
-            }
+            };
+            print::unless_lost(printed, found)
         }
         Ok(None) => {
             let nothing = Error::new(ErrorKind::Unsupported)
@@ -104,7 +106,7 @@ fn report(
     args: &CheckArgs,
     cancel: &CancelToken,
     display: &Display,
-) -> Result<Option<CheckReport>> {
+) -> Result<Option<(CheckReport, Fixed)>> {
     let control = Control::new(cancel, display);
     let (file, outer) = args.look.open_file(args.share)?;
     // A damaged signature is damage as well: the name counts.
@@ -115,7 +117,13 @@ fn report(
     if args.look.format_in(&*file, purpose)? == Format::Raw {
         return Ok(None);
     }
-    drop((file, outer));
+    let mut before = None;
+    if args.repair.is_some() {
+        before = Some(check(file, 0, control)?);
+    } else {
+        drop(file);
+    }
+    drop(outer);
     if let Some(repair) = args.repair {
         let target = ImageFile::host(&args.look.file, Pace::Full)?;
         let file = Arc::clone(target.file());
@@ -125,7 +133,12 @@ fn report(
         };
     }
     let (file, _outer) = args.look.open_file(args.share)?;
-    check(file, args.findings, control).map(Some)
+    let report = check(file, args.findings, control)?;
+    let fixed = before.map_or_else(Fixed::default, |before| Fixed {
+        corruptions: before.corruptions.saturating_sub(report.corruptions),
+        leaks: before.leaks.saturating_sub(report.leaks),
+    });
+    Ok(Some((report, fixed)))
 }
 
 /// The result as JSON.
@@ -140,16 +153,16 @@ struct CheckOutput<'a> {
     report: &'a CheckReport,
 }
 
-fn told<'a>(args: &CheckArgs, report: &'a CheckReport) -> CheckOutput<'a> {
+fn told<'a>(args: &CheckArgs, report: &'a CheckReport, fixed: Fixed) -> CheckOutput<'a> {
     CheckOutput {
         place: args.look.place(),
         format: Format::Qcow2,
-        qemu: qemu::Check::of(&args.look.file, report),
+        qemu: qemu::Check::of(&args.look.file, report, fixed),
         report,
     }
 }
 
-fn describe(args: &CheckArgs, report: &CheckReport) -> String {
+fn describe(args: &CheckArgs, report: &CheckReport, fixed: Fixed) -> String {
     let mut out = format!(
         "{}: {}",
         print::path(&args.look.file),
@@ -159,6 +172,10 @@ fn describe(args: &CheckArgs, report: &CheckReport) -> String {
             format!("{} corruptions, {} leaks", report.corruptions, report.leaks)
         }
     );
+    if fixed.corruptions + fixed.leaks > 0 {
+        let counts = format!("{} corruptions, {} leaks", fixed.corruptions, fixed.leaks);
+        print::row(&mut out, "repaired", counts);
+    }
     for finding in &report.findings {
         let kind = match finding.kind {
             FindingKind::Corruption => "corrupt",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use extant_ext4::FollowLast;
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::detect::Purpose;
@@ -30,7 +31,7 @@ use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
 use crate::in_image::NewFile;
 use crate::progress::Display;
-use crate::{exit, image_format, print};
+use crate::{complete, exit, image_format, print};
 
 /// Written to standard output at once.
 const STDOUT_BYTES: u64 = 1 << 20;
@@ -73,6 +74,7 @@ pub struct ConvertArgs {
 
     /// Options of qcow2, as for extant create
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
     /// Use this backing file, and store only the differences; its name as stored in the image,
@@ -124,7 +126,7 @@ pub struct ConvertArgs {
     #[arg(long)]
     pub force: bool,
 
-    /// Permissions of the file [default: 0666 without the umask]
+    /// Permissions of the file [default: 0666 without the umask; with --into 0644]
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     pub mode: Option<u32>,
 
@@ -260,6 +262,12 @@ fn to_stdout(args: &ConvertArgs, control: Control<'_>) -> Result<()> {
     if args.preallocation.is_some() || args.sparse.is_some() || args.output.json {
         return refused(
             "standard output has no space to preallocate, and is no place for a report (--json)",
+        );
+    }
+    let is_paced = args.rate.is_some() || args.background.is_some();
+    if is_paced || args.force || args.mode.is_some() {
+        return refused(
+            "standard output is no file: --rate, --background, --force and --mode are for one",
         );
     }
     let mut out = std::io::stdout().lock();

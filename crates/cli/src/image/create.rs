@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use extant_image::{ReferencedFiles, open_path};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
@@ -12,7 +13,7 @@ use crate::create::{self, CreateArgs};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::HELP_WORD;
 use crate::in_image::InImageArgs;
-use crate::{exit, image_options, print};
+use crate::{complete, exit, image_options, print};
 
 /// Make a new image, with the options of qemu-img create.
 ///
@@ -54,6 +55,7 @@ pub struct ImageCreateArgs {
 
     /// Options of the format, as for extant create; help lists them
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
     /// Replace a file of this name, in one step, when the new one is complete

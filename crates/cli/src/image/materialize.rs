@@ -70,6 +70,8 @@ pub struct Done {
     /// Bytes of the disk that were written before.
     already_written_bytes: u64,
     /// Those that are written now and were not.
+    zeroed_bytes: u64,
+    /// All of them.
     written_bytes: u64,
     elapsed_seconds: f64,
 }
@@ -86,7 +88,8 @@ impl Done {
         Ok(Self {
             facts: Facts::of(place, &target.layer(format)?)?,
             already_written_bytes: report.already_written_bytes,
-            written_bytes: report.virtual_bytes - report.already_written_bytes,
+            zeroed_bytes: report.virtual_bytes - report.already_written_bytes,
+            written_bytes: report.virtual_bytes,
             elapsed_seconds: report.elapsed_seconds,
         })
     }

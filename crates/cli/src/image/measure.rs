@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use extant_image::detect::Purpose;
 use extant_image::format::Version;
 use extant_image::{
@@ -16,7 +17,7 @@ use super::{ChainArgs, FormArgs, LookArgs, ShareArgs, qemu};
 use crate::arguments::parse_size;
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
-use crate::print;
+use crate::{complete, print};
 
 /// Print how large the file of an image would be.
 #[derive(Args, Clone, Debug)]
@@ -48,6 +49,7 @@ pub struct MeasureArgs {
 
     /// Options of qcow2, as for extant create
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
     #[command(flatten)]

@@ -192,11 +192,15 @@ pub struct Check {
     fragmented_clusters: u64,
     #[serde(skip_serializing_if = "is_zero")]
     compressed_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    corruptions_fixed: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    leaks_fixed: u64,
 }
 
 impl Check {
-    /// Of a check of the image at `path`.
-    pub(super) fn of(path: &Path, report: &CheckReport) -> Self {
+    /// Of a check of the image at `path`, and of what a repair has changed before.
+    pub(super) fn of(path: &Path, report: &CheckReport, fixed: Fixed) -> Self {
         Self {
             filename: text(path),
             check_errors: 0,
@@ -205,8 +209,17 @@ impl Check {
             allocated_clusters: report.allocated_clusters,
             fragmented_clusters: report.fragmented_clusters,
             compressed_clusters: report.compressed_clusters,
+            corruptions_fixed: fixed.corruptions,
+            leaks_fixed: fixed.leaks,
         }
     }
+}
+
+/// What a repair has changed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fixed {
+    pub(super) corruptions: u64,
+    pub(super) leaks: u64,
 }
 
 /// `BlockMeasureInfo`.

@@ -1,15 +1,16 @@
 //! `extant image resize`.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Args;
 use extant_image::{Preallocation, ResizeOptions, ResizeReport, resize};
-use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+use extant_space::{ByteSize, CancelToken, Control};
 use serde::Serialize;
 
 use super::change::change;
 use super::{ChainArgs, Facts, LookArgs};
-use crate::arguments::{OutputArgs, PaceArgs, parse_size};
+use crate::arguments::{Change, OutputArgs, PaceArgs, parse_change};
 use crate::image_format::Mode;
 use crate::progress::Display;
 use crate::{exit, print};
@@ -58,48 +59,10 @@ pub struct ResizeArgs {
     pub output: OutputArgs,
 }
 
-/// A size, or a change of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    To(u64),
-    By(u64),
-    Less(u64),
-}
-
-fn parse_change(text: &str) -> Result<Change, String> {
-    let size = |text: &str| {
-        if text.starts_with(|first: char| first.is_ascii_digit()) {
-            parse_size(text).map(|size| size.0)
-        } else {
-            Err("a size, +SIZE or -SIZE is wanted".to_owned())
-        }
-    };
-    match text.as_bytes().first() {
-        Some(b'+') => size(&text[1..]).map(Change::By),
-        Some(b'-') => size(&text[1..]).map(Change::Less),
-        _ => size(text).map(Change::To),
-    }
-}
-
-impl Change {
-    fn of(self, size: u64) -> Result<u64> {
-        let changed = match self {
-            Self::To(size) => Some(size),
-            Self::By(more) => size.checked_add(more),
-            Self::Less(less) => size.checked_sub(less),
-        };
-        changed.ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument).detail(format!(
-                "the disk has {}, and cannot be changed by that",
-                ByteSize(size)
-            ))
-        })
-    }
-}
-
 /// Resizes.
 pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
+    let start = Instant::now();
     let result = progress.show(|display| {
         change(&args.look, args.chain, &args.pace, |target, format| {
             let size = args.size.of(target.layer(format)?.virtual_bytes())?;
@@ -110,7 +73,7 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
             let control = Control::new(cancel, display);
             let report = resize(target, format, size, &options, control)?;
             let facts = Facts::of(args.look.place(), &target.layer(format)?)?;
-            Ok(describe(args, &report, facts, display))
+            Ok(describe(args, &report, facts, start, display))
         })
     });
     match result {
@@ -119,10 +82,20 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
-fn describe(args: &ResizeArgs, report: &ResizeReport, facts: Facts, display: &Display) -> String {
+fn describe(
+    args: &ResizeArgs,
+    report: &ResizeReport,
+    facts: Facts,
+    start: Instant,
+    display: &Display,
+) -> String {
     if args.output.json {
         let old_bytes = report.old_bytes;
-        return display.json_text(&ResizeOutput { facts, old_bytes });
+        return display.json_text(&ResizeOutput {
+            facts,
+            old_bytes,
+            elapsed_seconds: start.elapsed().as_secs_f64(),
+        });
     }
     let mut out = format!(
         "{}: {}, was {}",
@@ -147,4 +120,5 @@ struct ResizeOutput {
     facts: Facts,
     /// The size of the disk before.
     old_bytes: u64,
+    elapsed_seconds: f64,
 }

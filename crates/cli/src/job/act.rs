@@ -6,6 +6,8 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use extant_pool::{JobId, JobState, Pool};
 use extant_space::{CancelToken, Result};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::OneJobArgs;
 use super::show::describe;
@@ -76,21 +78,26 @@ pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
 pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let pool = args.pool.open()?;
     match args.id {
-        Some(id) => resume_one(&pool, id, args, cancel),
+        Some(id) => resume_one(&pool, id, args, cancel).map(print::text),
         None => resume_all(&pool, args, cancel),
     }
 }
 
-fn resume_one(pool: &Pool, id: JobId, args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    let said = args.output.progress.show(|display| {
+fn resume_one(pool: &Pool, id: JobId, args: &ResumeArgs, cancel: &CancelToken) -> Result<String> {
+    args.output.progress.show(|display| {
         let job = pool.resume(id)?;
         if args.detach {
             vol::detach(&args.pool, job, &args.output)
         } else {
             vol::finish(pool, job, &args.output, display, cancel)
         }
-    });
-    said.map(print::text)
+    })
+}
+
+/// Of several jobs.
+#[derive(Serialize)]
+struct Resumed {
+    jobs: Vec<Value>,
 }
 
 /// A job that fails does not keep the others from being resumed.
@@ -103,16 +110,28 @@ fn resume_all(pool: &Pool, args: &ResumeArgs, cancel: &CancelToken) -> Result<Ex
         .collect();
     interrupted.sort();
     let mut printed = ExitCode::SUCCESS;
+    let mut jobs = Vec::new();
     let mut failed = None;
     for id in interrupted {
-        cancel.check()?;
-        match (resume_one(pool, id, args, cancel), &failed) {
-            (Ok(code), _) => printed = code,
+        let resumed = cancel
+            .check()
+            .and_then(|()| resume_one(pool, id, args, cancel));
+        match (resumed, &failed) {
+            (Ok(said), _) if args.output.json => {
+                jobs.extend(serde_json::from_str::<Value>(&said));
+            }
+            (Ok(said), _) => printed = print::unless_lost(print::text(said), printed),
             (Err(error), None) => failed = Some(error),
             (Err(error), Some(_)) => {
                 exit::report(&error, args.output.progress.error_style());
             }
         }
+        if cancel.check().is_err() {
+            break;
+        }
+    }
+    if args.output.json {
+        printed = print::json(&Resumed { jobs });
     }
     failed.map_or(Ok(printed), Err)
 }

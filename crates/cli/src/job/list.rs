@@ -54,25 +54,25 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
         Ok(())
     })?;
     if args.json {
-        print::json(&List { jobs: &documents });
-        return Ok(code);
+        let printed = print::json(&List { jobs: &documents });
+        return Ok(print::unless_lost(printed, code));
     }
-    match args.pool.pool {
+    let printed = match args.pool.pool {
         Some(_) => {
             let [_, headings @ ..] = HEADINGS;
             let mut table = Table::new(&headings);
             for [_, row @ ..] in rows {
                 table.row(row);
             }
-            print::text(table);
+            print::text(table)
         }
         None => {
             let mut table = Table::new(&HEADINGS);
             rows.into_iter().for_each(|row| table.row(row));
-            print::text(table);
+            print::text(table)
         }
-    }
-    Ok(code)
+    };
+    Ok(print::unless_lost(printed, code))
 }
 
 /// The pool is left out in the list of one pool.

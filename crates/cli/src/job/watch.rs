@@ -123,12 +123,11 @@ pub(super) fn wait(args: &WaitArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let pool = args.job.pool.open()?;
     let status = goes_on(pool.wait(args.job.id, cancel, &mut |_| {}), &args.job)?;
     if args.json {
-        print::json(&JobJson::new(&pool, &status));
-        return ended(&status);
+        let printed = print::json(&JobJson::new(&pool, &status));
+        return Ok(print::unless_lost(printed, ended(&status)?));
     }
     let code = ended(&status)?;
-    print::text(describe(&status));
-    Ok(code)
+    Ok(print::unless_lost(print::text(describe(&status)), code))
 }
 
 /// The outcome is the job's.

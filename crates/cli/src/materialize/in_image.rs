@@ -51,7 +51,7 @@ pub fn materialize(
                 ..report
             };
             let facts = Facts::of(place, &Layer::open(file, Format::Raw)?)?;
-            Ok(Done::File(Box::new(MaterializeOutput { facts, report })))
+            Ok(Done::File(Box::new(MaterializeOutput::new(facts, report))))
         };
         make().at_inner(image, inner)
     })

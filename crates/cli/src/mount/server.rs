@@ -27,6 +27,7 @@ use super::{OnReadOnly, Ready, Wish};
 use crate::background::{self, RunMode};
 use crate::fs_image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
+use crate::print;
 
 /// Mounts, and answers until it is unmounted. The status is that of the image: whether the device
 /// reported an error.
@@ -100,10 +101,10 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
             };
             options.set_read_only();
             let opened = open_with(path, options).map_err(|error| error.at(path))?;
-            eprintln!(
+            print::note(format_args!(
                 "extant: {}: cannot be written ({why}), mounted read-only",
                 names::shown_path(path)
-            );
+            ));
             Ok(opened)
         }
         opened => opened,

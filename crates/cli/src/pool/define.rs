@@ -120,7 +120,10 @@ pub struct DefineArgs {
     pub state: Option<PathBuf>,
 
     /// Take name and directory from libvirt's XML of a pool
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "place", "target", "kind"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "name", "place", "target", "kind", "directory", "adopt", "volume_group", "ceph_pool",
+        "namespace", "conf", "id", "keyring", "state",
+    ])]
     pub xml: Option<PathBuf>,
 
     /// Space limit of all volumes together [default: the size of the file system]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::ConfigArgs;
 use super::json::PoolJson;
+use super::place::tell_wait;
 use crate::print;
 use crate::table::Table;
 
@@ -75,7 +76,8 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
     let found = args.config.definitions()?.list()?.into_iter();
     let lines: Vec<PoolRow> = found
         .map(|(name, definition)| {
-            let info = definition.and_then(Pool::open).and_then(|pool| pool.info());
+            let pool = definition.and_then(Pool::open);
+            let info = pool.and_then(|pool| pool.telling_waits(tell_wait).info());
             PoolRow {
                 name: name.to_string(),
                 error: info.as_ref().err().map(ToString::to_string),

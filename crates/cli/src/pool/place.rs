@@ -11,6 +11,7 @@ use extant_space::{Error, Result};
 
 use crate::complete;
 use crate::exit::{self, Style};
+use crate::print;
 
 /// Location of definitions.
 #[derive(Args, Clone, Debug)]
@@ -41,12 +42,15 @@ pub struct PoolArgs {
     pub config: ConfigArgs,
 }
 
-/// Explains a wait to a user at a terminal.
-fn tell_wait(error: &Error) {
-    if std::io::stderr().is_terminal() {
-        // On a line of its own, also where a bar is shown.
-        eprintln!("\r\x1b[2Kextant: waiting: {error}");
-    }
+/// Explains a wait.
+pub(super) fn tell_wait(error: &Error) {
+    // On a line of its own, also where a bar is shown.
+    let own_line = if std::io::stderr().is_terminal() {
+        "\r\x1b[2K"
+    } else {
+        ""
+    };
+    print::note(format_args!("{own_line}extant: waiting: {error}"));
 }
 
 impl PoolArgs {

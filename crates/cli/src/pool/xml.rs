@@ -6,6 +6,8 @@ use std::path::Path;
 
 use extant_space::{Error, ErrorKind, Result};
 
+use crate::signals::EndAtOnce;
+
 /// The parser refuses more.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -17,6 +19,7 @@ pub fn read(path: &Path) -> Result<String> {
     } else {
         Box::new(File::open(path).map_err(fail)?)
     };
+    let _ends = EndAtOnce::new();
     let mut bytes = Vec::new();
     input
         .take(BYTES_MAX)

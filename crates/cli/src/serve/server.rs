@@ -23,6 +23,7 @@ use super::vhost::Disks;
 use super::{ServeArgs, events, ublk};
 use crate::background::{self, RunMode};
 use crate::log::Log;
+use crate::print;
 use crate::source::{Source, Sources};
 
 /// Time for clients to receive their replies at the end.
@@ -184,7 +185,9 @@ pub(super) fn announce(args: &ServeArgs, mode: RunMode, ready: &Ready) -> Result
     };
     if mode == RunMode::Background && args.pid_file.is_none() && !args.json {
         let pid = std::process::id();
-        eprintln!("extant: serving as process {pid}; kill {pid} ends it");
+        print::note(format_args!(
+            "extant: serving as process {pid}; kill {pid} ends it"
+        ));
     }
     background::announce(mode, &word)
 }

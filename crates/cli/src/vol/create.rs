@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use extant_image::{Format, Preallocation};
 use extant_pool::{CreateVolume, Operation, Verification, VolumeName};
 use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{WorkArgs, work};
 use crate::arguments::{parse_mode, parse_size};
-use crate::image_format;
 use crate::image_format::{ImageFormat, Mode};
-use crate::image_options::ImageOptionList;
+use crate::image_options::{self, ImageOptionList};
 use crate::pool::{PoolArgs, xml};
 use crate::progress::Display;
+use crate::{complete, image_format};
 
 /// Make a new volume.
 ///
@@ -67,6 +68,7 @@ pub struct CreateArgs {
 
     /// Options of qcow2, as for extant create. A backing file is recorded, and not opened
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
     /// Content to read and verify before the volume has its name; full: every byte of a raw volume
@@ -107,7 +109,6 @@ pub(super) fn run(args: &CreateArgs, display: &Display, cancel: &CancelToken) ->
             let said = said.or(words.preallocation);
             create.set_space(said, of_pool, args.allocation.map(|size| size.0))?;
             create.mode = args.mode;
-            create.nocow = args.nocow;
             Operation::Create(create)
         }
         (_, _, Some(path)) => {
@@ -118,6 +119,7 @@ pub(super) fn run(args: &CreateArgs, display: &Display, cancel: &CancelToken) ->
         _ => unreachable!("clap wants one or the other"),
     };
     if let Operation::Create(create) = &mut operation {
+        create.nocow |= args.nocow;
         create.verification = match args.verify {
             VerifyArg::Sample => Verification::Sample,
             VerifyArg::Full => Verification::Full,

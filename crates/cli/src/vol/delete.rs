@@ -1,13 +1,12 @@
 //! `extant vol delete`.
 
-use std::process::ExitCode;
-
 use clap::Args;
-use extant_pool::{JobOptions, OnStop, Operation, Wipe, WipeMethod};
-use extant_space::{CancelToken, Control, Result, Silent};
+use extant_pool::{OnStop, Operation, Wipe, WipeMethod};
+use extant_space::{CancelToken, Control, Result};
 
-use super::work::VolumeArgs;
+use super::work::{RunArgs, VolumeArgs};
 use crate::print;
+use crate::progress::Display;
 
 /// Remove a volume.
 #[derive(Args, Clone, Debug)]
@@ -29,12 +28,11 @@ pub struct DeleteArgs {
     #[arg(long)]
     pub wipe: bool,
 
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
-pub(super) fn run(args: &DeleteArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn run(args: &DeleteArgs, display: &Display, cancel: &CancelToken) -> Result<String> {
     let pool = args.volume.pool.open()?;
     let name = &args.volume.volume;
     if args.wipe {
@@ -43,18 +41,18 @@ pub(super) fn run(args: &DeleteArgs, cancel: &CancelToken) -> Result<ExitCode> {
             method: WipeMethod::Zero,
             force: args.force,
         });
-        let job = pool.submit(wipe, JobOptions::default())?;
-        job.run(OnStop::Cancel, Control::new(cancel, &Silent))?;
+        let job = pool.submit(wipe, args.run.options())?;
+        job.run(OnStop::Cancel, Control::new(cancel, display))?;
     }
     pool.delete(name, args.force)?;
     let path = pool.path_of(name);
-    Ok(if args.json {
-        print::json(&serde_json::json!({
+    Ok(if args.run.output.json {
+        print::json_text(&serde_json::json!({
             "pool": pool.to_string(),
             "name": name,
             "path": path.display().to_string(),
         }))
     } else {
-        print::text(format!("{name}: deleted"))
+        format!("{name}: deleted")
     })
 }

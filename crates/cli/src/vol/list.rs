@@ -49,8 +49,7 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
     })?;
     if args.json {
         let volumes = all.into_iter().map(|(listed, _)| listed).collect();
-        print::json(&List { volumes });
-        return Ok(code);
+        return Ok(print::unless_lost(print::json(&List { volumes }), code));
     }
     let cells = |volume: &ListedVolume| {
         [
@@ -60,11 +59,11 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
             volume.name.to_string(),
         ]
     };
-    match args.pool.pool {
+    let printed = match args.pool.pool {
         Some(_) => {
             let mut table = Table::new(&["capacity", "allocation", "format", "name"]);
             all.iter().for_each(|(_, volume)| table.row(cells(volume)));
-            print::text(table);
+            print::text(table)
         }
         None => {
             let mut table = Table::new(&["pool", "capacity", "allocation", "format", "name"]);
@@ -72,8 +71,8 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
                 let [capacity, allocation, format, name] = cells(volume);
                 table.row([listed.pool.clone(), capacity, allocation, format, name]);
             }
-            print::text(table);
+            print::text(table)
         }
-    }
-    Ok(code)
+    };
+    Ok(print::unless_lost(printed, code))
 }

@@ -11,7 +11,7 @@ use extant_hostfs::{Plan, Verified};
 use extant_pool::{
     Done, Format, Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeName,
 };
-use extant_space::{BackgroundShare, ByteSize, CancelToken, Control, Error, Result};
+use extant_space::{BackgroundShare, ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_rate, parse_share};
@@ -32,6 +32,13 @@ pub struct WorkArgs {
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// How a job of this process runs.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
     /// Priority among waiting jobs
     #[arg(long, value_name = "WHICH", default_value = "normal")]
     pub priority: PriorityArg,
@@ -70,8 +77,8 @@ impl From<PriorityArg> for Priority {
     }
 }
 
-impl WorkArgs {
-    fn options(&self) -> JobOptions {
+impl RunArgs {
+    pub(super) fn options(&self) -> JobOptions {
         JobOptions {
             priority: self.priority.into(),
             background: self.background.is_some(),
@@ -118,11 +125,11 @@ pub(super) fn work(
     cancel: &CancelToken,
 ) -> Result<String> {
     let pool = place.open()?;
-    let job = pool.submit(operation, args.options())?;
+    let job = pool.submit(operation, args.run.options())?;
     if args.detach {
-        detach(place, job, &args.output)
+        detach(place, job, &args.run.output)
     } else {
-        finish(&pool, job, &args.output, display, cancel)
+        finish(&pool, job, &args.run.output, display, cancel)
     }
 }
 
@@ -227,6 +234,11 @@ pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<Str
 
 /// A path that means the same to a process elsewhere.
 pub(super) fn absolute(path: &std::path::Path) -> Result<PathBuf> {
+    if path == std::path::Path::new("-") {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("a job resumes, and so needs a file: no standard input or output")
+            .advice("./- is the file of that name"));
+    }
     std::path::absolute(path).map_err(|source| Error::from(source).at(path))
 }
 

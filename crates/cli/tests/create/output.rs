@@ -324,7 +324,7 @@ fn report_that_cannot_be_printed_is_an_error_and_the_file_is_kept() {
     let child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("standard output"), "{stderr}");
+    assert!(stderr.contains("write to stdout"), "{stderr}");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), MIB);
 }

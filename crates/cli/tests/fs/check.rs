@@ -1,8 +1,11 @@
 //! `extant fs check` and e2fsck agree; `extant fs mkfs` makes an image that both accept.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Stdio;
 
+use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, oracle, require, requires};
 
 use crate::image::{FORMATS, Image, tree};
@@ -102,4 +105,30 @@ fn mkfs_makes_a_sparse_image_accepted_by_e2fsck_and_the_kernel() {
     assert_eq!(answer.code, Some(1), "{answer}");
     assert!(!image.work.path().join("bad.img").exists());
     run(extant().args(["fs", "mkfs", "--help"])).success();
+}
+
+#[test]
+fn mkfs_refuses_an_image_in_use() {
+    require!(requires::tool("mke2fs"), requires::tool("qemu-io"));
+    let work = Workdir::new();
+    let image = work.path().join("disk.img");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let mut user = command::tool("qemu-io")
+        .args(["-f", "raw"])
+        .arg(&image)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has the image locked when it answers.
+    let mut requests = user.stdin.take().unwrap();
+    requests.write_all(b"write -P 7 0 4k\n").unwrap();
+    let mut answers = BufReader::new(user.stdout.take().unwrap()).lines();
+    assert!(answers.any(|line| line.unwrap().contains("wrote 4096")));
+    let mut make = extant();
+    make.args(["fs", "mkfs"]).arg(&image).args(["--", "-F"]);
+    run(&mut make).refused(4, &["disk.img", &user.id().to_string()]);
+    drop(requests);
+    user.wait().unwrap();
+    run(&mut make).success();
 }

@@ -218,8 +218,9 @@ fn killed_creation_of_a_full_image_resumes() {
     let answer = create(&file, "96MiB", &[&words[..], &["--json"]].concat()).success();
     let size = fs::metadata(&file).unwrap().len();
     assert_eq!(answer.number("/resumed_bytes"), kept, "{answer}");
-    let rest = answer.number("/written_bytes");
+    let rest = answer.number("/zeroed_bytes");
     assert_eq!(rest, size - kept, "{answer}");
+    assert_eq!(answer.number("/written_bytes"), size, "{answer}");
     // With tables and metadata; all of it again would be far more.
     let on_device = device_bytes_written(&scratch) - before;
     assert!(on_device < rest + 3 * MIB, "{on_device} for {answer}");

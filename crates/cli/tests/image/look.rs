@@ -51,6 +51,23 @@ fn info_reports_mode_and_names() {
 }
 
 #[test]
+fn names_that_are_not_utf8_are_shown() {
+    let work = Workdir::new();
+    let file = work.path().join("top.qcow2");
+    let words = ["-o", "backing_file=bXe,backing_fmt=raw"];
+    let mut make = extant();
+    make.args(["image", "create", "-u", "-f", "qcow2"])
+        .args(words);
+    run(make.arg(&file).arg("1MiB")).success();
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.windows(3).position(|name| name == b"bXe").unwrap();
+    bytes[at + 1] = 0xe9;
+    fs::write(&file, bytes).unwrap();
+    let answer = image(&["info", "--json"], &file).success();
+    assert_eq!(answer.text("/qcow2/backing_file"), "b\u{fffd}e");
+}
+
+#[test]
 fn map_is_qemus_and_chains_are_followed_on_request() {
     require!(qemu_img());
     let work = Workdir::new();
@@ -101,7 +118,12 @@ fn check_has_qemus_exit_status_and_repairs_leaks() {
         (Some(3), 1),
         "{answer}"
     );
-    image(&["check", "--repair", "leaks"], &file).success();
+    let answer = image(&["check", "--repair", "leaks", "--json"], &file).success();
+    assert_eq!(
+        (answer.number("/leaks-fixed"), answer.number("/leaks")),
+        (1, 0),
+        "{answer}"
+    );
     assert_checks(&file);
     // Two clusters of the guest are one.
     open.write_all_at(&bytes[l2 as usize + 8..][..8], l2)

@@ -143,14 +143,14 @@ fn materialized_image_has_all_its_objects_and_keeps_its_data() {
     let words = ["image", "materialize", "--json", &name];
     let report = extant_with(&words).success();
     assert_eq!(report.number("/already_written_bytes"), 8 * MIB, "{report}");
-    assert_eq!(report.number("/written_bytes"), 24 * MIB, "{report}");
+    assert_eq!(report.number("/zeroed_bytes"), 24 * MIB, "{report}");
     let file = std::fs::File::options().write(true).open(&data).unwrap();
     file.set_len(32 * MIB).unwrap();
     compare(text(&data), &name);
     let map = extant_with(&["map", "--json", &name]).success();
     assert_eq!(map.number("/files/0/summary/extant_bytes"), 32 * MIB);
     let again = extant_with(&words).success();
-    assert_eq!(again.number("/written_bytes"), 0, "{again}");
+    assert_eq!(again.number("/zeroed_bytes"), 0, "{again}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn error_in_the_middle_keeps_the_partial_file_when_asked() {
     let answer = create(&file, "16MiB", &["--json"]).success();
     let (resumed, written) = (
         answer.number("/resumed_bytes"),
-        answer.number("/written_bytes"),
+        answer.number("/zeroed_bytes"),
     );
     assert_eq!(resumed + written, 16 * MIB, "{answer}");
     assert!(resumed >= 4 * MIB, "{answer}");
