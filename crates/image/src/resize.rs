@@ -15,7 +15,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Options of [`resize`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResizeOptions {
-    /// The space of the new part; `None`: the mode that the image is in.
+    /// The space of the new part; `None`: the mode that the image is in, `Off` over a backing file.
     pub preallocation: Option<Preallocation>,
     /// The disk may shrink; data beyond its new end is lost.
     pub may_shrink: bool,
@@ -64,10 +64,13 @@ pub fn resize(
             ))
             .remedy(Remedy::Shrink));
     }
+    let has_backing = layer
+        .header()
+        .is_some_and(|header| header.backing_file.is_some());
     let preallocation = match options.preallocation {
         Some(asked) => asked,
-        // The given preallocation applies to the whole image.
-        None if new_bytes > old_bytes => layer.info()?.preallocation,
+        // The new part of an overlay shows zeros without space, however full the image is.
+        None if new_bytes > old_bytes && !has_backing => layer.info()?.preallocation,
         None => Preallocation::Off,
     };
     drop(layer);

@@ -113,3 +113,29 @@ fn overlay_with_a_data_file_or_snapshot_hides_the_backing_file_too() {
         assert_holds(&ground, &image, &wanted);
     }
 }
+
+#[test]
+fn full_overlay_grows_without_a_preallocation_that_would_hide_its_backing_file() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    std::fs::write(ground.path("base.raw"), vec![1; BASE as usize]).unwrap();
+    overlay(&ground, "cluster_size=64k", MIB);
+    let image = ground.path("made.qcow2");
+    qemu_io(&image, "qcow2", &["write -P 3 0 1M"]);
+    let mut wanted = bytes_of(&image);
+    let target = ImageFile::host(&image, Pace::Full).unwrap();
+    let target = target.with_named_files().unwrap();
+    let grow = |preallocation| {
+        let options = ResizeOptions {
+            preallocation,
+            may_shrink: false,
+        };
+        silent(|control| resize(&target, Format::Qcow2, 2 * BASE, &options, control))
+    };
+    grow(Some(Preallocation::Full)).unwrap_err();
+    assert_eq!(grow(None).unwrap().preallocation, Preallocation::Off);
+    drop(target);
+    wanted.resize(2 * BASE as usize, 0);
+    assert_checks(&image);
+    assert_holds(&ground, &image, &wanted);
+}
