@@ -73,11 +73,15 @@ impl OfflineEdit<'_> {
 
     /// Grows the disk by unallocated clusters.
     ///
-    /// Table entries beyond the old end are cleared: they were unreachable and would become
+    /// Table entries beyond the old end (the state of a virtual machine, what an interrupted growth
+    /// left) are cleared, and their clusters released: they were unreachable and would become
     /// visible.
     pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let old_bytes = self.image.header.virtual_bytes;
         let hidden = self.hidden_range(virtual_bytes)?;
+        if !self.places_of(self.l1_used())?.is_empty() {
+            self.check_counts(control)?;
+        }
         self.take_partial_cluster(virtual_bytes, control)?;
         self.clear_behind(old_bytes, control)?;
         if let Some(data) = self.file.data_file() {
@@ -96,7 +100,8 @@ impl OfflineEdit<'_> {
         let new_l1 = self.new_l1_clusters(virtual_bytes)?;
         let moves = new_l1 > 0;
         let needed = geometry.l1_entries(virtual_bytes);
-        let used = geometry.l1_entries(self.image.header.virtual_bytes) as usize;
+        let used = self.l1_used();
+        let behind = self.places_of(used)?;
         let mut l1 = self.image.l1.clone();
         l1.truncate(used);
         l1.resize((needed as usize).max(self.image.l1.len()), 0);
@@ -113,11 +118,20 @@ impl OfflineEdit<'_> {
         self.image.header.l1_entries = l1.len() as u32;
         self.image.l1 = l1;
         self.write_fields()?;
+        if !behind.is_empty() {
+            self.release_counts(behind.into_iter().flatten())?;
+            self.sync()?;
+        }
         if moves && !old.is_empty() {
             self.release_counts(old.start() >> bits..geometry.clusters(old.end()))?;
             self.sync()?;
         }
         Ok(())
+    }
+
+    /// Entries of the L1 table that map the disk.
+    fn l1_used(&self) -> usize {
+        self.geometry().l1_entries(self.image.header.virtual_bytes) as usize
     }
 
     /// Clears the rest of the last cluster and of its L2 table past the end of the disk.

@@ -6,13 +6,13 @@ use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Result};
 
 use super::OfflineEdit;
 use super::map::encode;
-use crate::format::{L1Entry, Mapping};
+use crate::format::{L1Entry, L2Entry, Mapping};
+use crate::qcow2::read_table;
 
 impl OfflineEdit<'_> {
     /// Shrinks the disk to `virtual_bytes` and frees the clusters beyond. Snapshots keep theirs.
     pub(crate) fn shrink(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let geometry = self.geometry();
-        let bits = geometry.cluster_bits();
         // They would be unreachable.
         self.clear_behind(self.image.header.virtual_bytes, control)?;
         self.zero_tail(virtual_bytes, control)?;
@@ -22,14 +22,13 @@ impl OfflineEdit<'_> {
             0 => 0,
             _ => self.own_table(kept - 1)?,
         };
-        let freed = self.places_behind(virtual_bytes)?;
+        let mut freed = self.places_behind(virtual_bytes)?;
+        freed.extend(self.places_of(kept)?);
         control.cancel.check()?;
         // From here on the change is completed: an interruption leaves unreachable clusters.
         self.set_size(virtual_bytes)?;
         let mut l1 = self.image.l1.clone();
-        let tables = l1.drain(kept..).map(|entry| L1Entry(entry).offset());
-        let tables: Vec<u64> = tables.filter(|&table| table != 0).collect();
-        l1.resize(self.image.l1.len(), 0);
+        l1[kept..].fill(0);
         if last != 0 {
             let count = geometry.l2_entries() - used;
             self.file()
@@ -39,11 +38,7 @@ impl OfflineEdit<'_> {
             .write_at(&encode(&l1), self.image.header.l1_offset)?;
         self.sync()?;
         self.image.l1 = l1;
-        let tables = tables
-            .into_iter()
-            .map(|table| table >> bits..(table >> bits) + 1);
-        let clusters = freed.into_iter().chain(tables).flatten();
-        let free = self.release_counts(clusters)?;
+        let free = self.release_counts(freed.into_iter().flatten())?;
         self.sync()?;
         self.give_back(&free)?;
         match self.file.data_file() {
@@ -52,17 +47,44 @@ impl OfflineEdit<'_> {
         }
     }
 
-    /// The clusters of the file that hold whole clusters past the new end.
+    /// The clusters of the file that hold whole clusters past the new end, by the L2 table in which
+    /// it is.
     fn places_behind(&self, virtual_bytes: u64) -> Result<Vec<Range<u64>>> {
-        let old_bytes = self.image.header.virtual_bytes;
         let geometry = self.geometry();
+        let table_end = geometry.l1_entries(virtual_bytes) * geometry.l2_coverage_bytes();
+        let end = self.image.header.virtual_bytes.min(table_end);
         let first = geometry.clusters(virtual_bytes) << geometry.cluster_bits();
-        let behind = ByteRange::new(first.min(old_bytes), old_bytes);
+        let behind = ByteRange::new(first.min(end), end);
         let mut places = Vec::new();
         self.image.for_each_run(behind, &mut |run| {
             places.extend(self.clusters_of(run.mapping, run.guest.len()));
             Ok(ControlFlow::Continue(()))
         })?;
+        Ok(places)
+    }
+
+    /// The clusters of the file that the L1 entries from `first` on refer to, once for each
+    /// reference: those that the tables map, then the tables. Entries past the end of the disk
+    /// (the state of a virtual machine) are included.
+    pub(super) fn places_of(&self, first: usize) -> Result<Vec<Range<u64>>> {
+        let geometry = self.geometry();
+        let bits = geometry.cluster_bits();
+        let file_bytes = self.file().size()?;
+        let (mut places, mut tables) = (Vec::new(), Vec::new());
+        for (index, &entry) in self.image.l1.iter().enumerate().skip(first) {
+            let Some(table) = L1Entry(entry).table(geometry, index as u64, file_bytes)? else {
+                continue;
+            };
+            let entries = read_table(self.file(), table, geometry.l2_entries())?;
+            let mut guest = index as u64 * geometry.l2_coverage_bytes();
+            for entry in entries {
+                let mapping = L2Entry(entry).mapping(geometry, self.has_data_file(), guest)?;
+                places.extend(self.clusters_of(mapping, geometry.cluster_bytes()));
+                guest = guest.saturating_add(geometry.cluster_bytes());
+            }
+            tables.push(table >> bits..(table >> bits) + 1);
+        }
+        places.append(&mut tables);
         Ok(places)
     }
 

@@ -166,6 +166,55 @@ fn growth_past_every_table_moves_them() {
     }
 }
 
+/// Where QEMU keeps the state of a virtual machine, the L1 table has entries past the end of the
+/// disk.
+#[test]
+fn clusters_past_the_end_of_the_disk_are_freed_when_it_is_resized() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let image = ground.path("a.qcow2");
+    for has_snapshot in [false, true] {
+        let _ = std::fs::remove_file(&image);
+        qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"2G"]);
+        let writes = [
+            "write -P 1 0 1M",
+            "write -P 2 600M 3M",
+            "write -P 3 1500M 1M",
+        ];
+        qemu_io(&image, "qcow2", &writes);
+        // The disk ends before two of the L2 tables.
+        let mut made = std::fs::read(&image).unwrap();
+        made[24..32].copy_from_slice(&(64 * MIB).to_be_bytes());
+        std::fs::write(&image, &made).unwrap();
+        if has_snapshot {
+            qemu(&[&"snapshot", &"-c", &"one", &image]);
+        }
+        assert_checks(&image);
+        let made = std::fs::read(&image).unwrap();
+        let before = bytes_of(&image);
+        for size in [128 * MIB, 3 << 30, 32 * MIB] {
+            std::fs::write(&image, &made).unwrap();
+            resized(&image, size, None, true).unwrap_or_else(|error| panic!("{size}: {error}"));
+            assert_checks(&image);
+            if size < 1 << 30 {
+                let mut wanted = before.clone();
+                wanted.resize(size as usize, 0);
+                assert_holds(&ground, &image, &wanted);
+            } else {
+                let layer = open_path(&image, None, ReferencedFiles::Ignore).unwrap();
+                let mut bytes = [1; 4096];
+                layer.read_at(&mut bytes, 1500 * MIB).unwrap();
+                assert_eq!(bytes, [0; 4096]);
+            }
+            if has_snapshot {
+                qemu(&[&"snapshot", &"-a", &"one", &image]);
+                assert_checks(&image);
+                assert!(bytes_of(&image) == before, "{size}");
+            }
+        }
+    }
+}
+
 #[test]
 fn data_cut_off_by_a_shrink_does_not_reappear() {
     require!(qemu_img(), tool("qemu-io"));
