@@ -18,6 +18,7 @@ use crate::image_format::Format;
 use crate::new_image::NewImage;
 use crate::on_disk::{create_on_disk, is_disk};
 use crate::options::ImageOptions;
+use crate::referenced_file::data_file_path;
 
 /// Creates `path` with the image that `options` describe.
 ///
@@ -51,16 +52,17 @@ pub fn create(
         file.preallocation = new.preallocation().space();
         return create_file(path, &new, &file, control);
     };
+    let data_path = data_file_path(&data_file.name)?;
     let mut data = file.clone();
     data.size_bytes = options.disk_bytes();
     data.preallocation = new.preallocation().space();
     data.allocation_bytes = None;
     file.preallocation = extant_space::Preallocation::Off;
-    let _held = hold_existing(&data_file.name, &data)?;
-    let report = extant_hostfs::create(&data_file.name, &data, control)?;
+    let _held = hold_existing(data_path, &data)?;
+    let report = extant_hostfs::create(data_path, &data, control)?;
     let image = create_file(path, &new, &file, control).inspect_err(|_| {
         // The first error is the one to report.
-        let _ = std::fs::remove_file(&data_file.name);
+        let _ = std::fs::remove_file(data_path);
     })?;
     Ok(CreateReport {
         path: image.path,

@@ -153,8 +153,8 @@ fn referenced(
     match (header.has_data_file(), header.data_file(), origin) {
         (false, ..) => data = None,
         (true, ..) if data.is_some() => {}
-        (true, Some(name), Some(Origin { path, .. })) => {
-            data = Some(host::open_data_file(path, name, options)?);
+        (true, Some(name), Some(_)) => {
+            data = Some(host::open_data_file(name, options)?);
         }
         (true, name, _) => return Err(not_allowed("data file", name)),
     }

@@ -16,7 +16,7 @@ use crate::image_format::Format;
 use crate::layer::{Layer, ReferencedFiles, open_path};
 use crate::lock::{LockAccess, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
-use crate::referenced_file::{backing_format, beside};
+use crate::referenced_file::{backing_format, beside, data_file_path, explain_missing_data};
 use crate::store::StoreFile;
 
 /// Zeros that are sent at once to a file without a zeroing call.
@@ -114,7 +114,9 @@ impl ImageFile {
         };
         if let Some(name) = header.data_file() {
             let pace = self.pace.clone();
-            self = self.with_data_file(Self::host(&beside(&path, name)?, pace)?);
+            let data = Self::host(data_file_path(name)?, pace)
+                .map_err(|error| explain_missing_data(error, name))?;
+            self = self.with_data_file(data);
         }
         if let Some(name) = &header.backing_file {
             let format = backing_format(&header, 0)?;

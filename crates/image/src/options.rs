@@ -23,7 +23,8 @@ pub struct BackingFile {
 /// An external file for the guest's data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFile {
-    /// Its name, as it will be in the header.
+    /// Its name, as it will be in the header. As in QEMU, a relative one begins in the current
+    /// directory, now and whenever the image is opened.
     pub name: PathBuf,
     /// It reads as the guest's disk also for programs that do not know qcow2.
     pub is_raw: bool,

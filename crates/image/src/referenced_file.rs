@@ -1,6 +1,9 @@
 //! Referenced files: the backing file and the data file that an image names, their paths and
 //! formats.
 //!
+//! As in QEMU, a relative name of a backing file begins in the directory of the image, and one of a
+//! data file in the current directory.
+//!
 //! The creator of an image chooses these names. Callers must have permission to follow them.
 
 use std::os::unix::ffi::OsStrExt;
@@ -64,8 +67,38 @@ pub(crate) fn known_format(word: &str) -> Result<Format> {
     }
 }
 
-/// A name in an image is a path relative to its directory, or a protocol with its parameters.
+/// The path of the backing file `name` of the image at `image`.
+///
+/// # Errors
+/// As [`refuse_protocol`].
 pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
+    refuse_protocol(name)?;
+    Ok(image.parent().unwrap_or(Path::new("")).join(name))
+}
+
+/// The path of the data file `name` of an image.
+///
+/// # Errors
+/// As [`refuse_protocol`].
+pub(crate) fn data_file_path(name: &Path) -> Result<&Path> {
+    refuse_protocol(name)?;
+    Ok(name)
+}
+
+/// An error for a data file that does not exist.
+pub(crate) fn explain_missing_data(error: Error, name: &Path) -> Error {
+    if error.kind() == ErrorKind::NotFound && name.is_relative() {
+        error.advice("a relative name of a data file begins in the current directory, as in QEMU")
+    } else {
+        error
+    }
+}
+
+/// A name in an image is a path, or a protocol with its parameters.
+///
+/// # Errors
+/// `Unsupported` for a protocol.
+fn refuse_protocol(name: &Path) -> Result<()> {
     let bytes = name.as_os_str().as_bytes();
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let protocol = bytes.iter().position(|byte| *byte == b':');
@@ -75,7 +108,7 @@ pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
             name.display()
         )));
     }
-    Ok(image.parent().unwrap_or(Path::new("")).join(name))
+    Ok(())
 }
 
 /// Refuses a backing file that does not exist, or that the image at `image` replaces. Targets of
@@ -109,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_paths_from_the_directory_of_the_image() {
+    fn names_are_paths_from_the_directory_of_the_image_or_the_current_one() {
         let image = Path::new("/srv/vm/disk.qcow2");
         let path = |name: &str| beside(image, Path::new(name)).unwrap();
         assert_eq!(path("base.raw"), Path::new("/srv/vm/base.raw"));
@@ -122,6 +155,9 @@ mod tests {
         ] {
             let error = beside(image, Path::new(name)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
+            data_file_path(Path::new(name)).unwrap_err();
         }
+        let data = Path::new("data.raw");
+        assert_eq!(data_file_path(data).unwrap(), data);
     }
 }

@@ -15,7 +15,7 @@ use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
 use crate::format::Header;
 use crate::hold::{self, OpenDevice};
 use crate::lock::{self, LockAccess};
-use crate::referenced_file::{backing_format, beside};
+use crate::referenced_file::{backing_format, beside, data_file_path, explain_missing_data};
 
 /// Opens and locks the file or export of an image.
 pub(crate) fn open_image_store(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn Store>> {
@@ -117,11 +117,7 @@ pub(super) fn open_backing(
 }
 
 /// Opens the data file that a header names.
-pub(super) fn open_data_file(
-    image: &Path,
-    name: &Path,
-    options: &DeviceOptions,
-) -> Result<Arc<dyn Store>> {
-    let path = beside(image, name)?;
-    open_image_store(&path, options)
+pub(super) fn open_data_file(name: &Path, options: &DeviceOptions) -> Result<Arc<dyn Store>> {
+    let path = data_file_path(name)?;
+    open_image_store(path, options).map_err(|error| explain_missing_data(error, name))
 }

@@ -12,7 +12,7 @@ use super::Layer;
 use crate::hold::{OpenDevice, is_export, open_device, open_export};
 use crate::image_format::Format;
 use crate::lock::{LockAccess, lock};
-use crate::referenced_file::{backing_format, beside};
+use crate::referenced_file::{backing_format, beside, data_file_path, explain_missing_data};
 use crate::store::{Store, StoreFile};
 
 /// Treatment of files that an image names: backing file and data file.
@@ -112,8 +112,9 @@ fn open_in_chain(
     };
     let header = header.clone();
     if let Some(name) = header.data_file() {
-        let place = beside(path, name).map_err(|error| error.at(path))?;
-        layer = layer.with_data_file(open_file(&place)?);
+        let place = data_file_path(name).map_err(|error| error.at(path))?;
+        let data = open_file(place).map_err(|error| explain_missing_data(error, name))?;
+        layer = layer.with_data_file(data);
     }
     if let Some(name) = &header.backing_file {
         let format = backing_format(&header, depth).map_err(|error| error.at(path))?;

@@ -1,11 +1,14 @@
 //! New images of every mode and shape.
 
 use std::fs;
+use std::path::Path;
 
+use extant_hostfs::Pace;
+use extant_image::device::{DeviceOptions, ImageDevice, ReferencedStores};
 use extant_image::format::{Compression, Version};
 use extant_image::{
-    BackingFile, DataFile, Format, ImageOptions, NewImage, Preallocation, Qcow2Options,
-    ReferencedFiles, measure,
+    BackingFile, DataFile, Format, ImageFile, ImageOptions, NewImage, Preallocation, Qcow2Options,
+    ReferencedFiles, measure, open_path,
 };
 use extant_space::{ByteRange, ErrorKind, ExtentState, SpaceFile};
 use extant_testkit::require;
@@ -247,6 +250,52 @@ fn data_file_holds_the_data_in_every_mode() {
             fs::remove_file(&data).unwrap();
         }
     }
+}
+
+#[test]
+fn relative_name_of_a_data_file_begins_in_the_current_directory_as_in_qemu() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let current = std::env::current_dir().unwrap();
+    let up = current.components().count() - 1;
+    let data = ground.path("a.data");
+    let name = Path::new(&"../".repeat(up)).join(data.strip_prefix("/").unwrap());
+    // Deep enough that the name leads elsewhere from there.
+    let directory = ground.path(&"d/".repeat(up + 1));
+    fs::create_dir_all(&directory).unwrap();
+    let image = directory.join("a.qcow2");
+    let mut options = qcow2(MIB, Preallocation::Off);
+    options.qcow2.data_file = Some(DataFile {
+        name: name.clone(),
+        is_raw: false,
+    });
+    create(&image, &options);
+    let info = qemu_json(&[&"info", &"--output=json", &image]);
+    let specific = &info["format-specific"]["data"];
+    assert_eq!(specific["data-file"], name.to_str().unwrap());
+    qemu_io(&image, "qcow2", &["write -P 5 0 64k"]);
+    assert_eq!(fs::read(&data).unwrap()[..64 << 10], [5; 64 << 10]);
+    let layer = open_path(&image, None, ReferencedFiles::Open).unwrap();
+    let mut bytes = [0; 4096];
+    layer.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [5; 4096]);
+    drop(layer);
+    ImageFile::host(&image, Pace::Full)
+        .unwrap()
+        .with_named_files()
+        .unwrap();
+    let followed = DeviceOptions {
+        referenced: ReferencedStores::Followed,
+        ..DeviceOptions::default()
+    };
+    ImageDevice::open(&image, &followed).unwrap();
+    fs::remove_file(&data).unwrap();
+    let error = ImageDevice::open(&image, &followed).map(drop).unwrap_err();
+    assert!(error.to_string().contains("current directory"), "{error}");
+    options.qcow2.data_file.as_mut().unwrap().name = "nbd:data".into();
+    let file = extant_hostfs::CreateOptions::new(1);
+    let refused = silent(|control| extant_image::create(&image, &options, &file, control));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
