@@ -25,12 +25,17 @@ impl RefcountTableEntry {
         self.0 & Self::RESERVED
     }
 
+    /// Offset of the block, unvalidated; 0: none.
+    pub fn offset(self) -> u64 {
+        self.0 & !Self::RESERVED
+    }
+
     /// Offset of the block of table entry `index`; `None`: all its counts are 0.
     ///
     /// # Errors
     /// `Corrupt` for an offset inside a cluster, or beyond the end of the file.
     pub fn block(self, geometry: Geometry, index: u64, file_bytes: u64) -> Result<Option<u64>> {
-        let offset = self.0 & !Self::RESERVED;
+        let offset = self.offset();
         if offset == 0 {
             return Ok(None);
         }

@@ -99,7 +99,10 @@ impl OfflineEdit<'_> {
                     .next_multiple_of(geometry.clusters(DATA_ALIGNMENT));
             }
             let touched = plan.start / entries..plan.end().div_ceil(entries);
-            let is_new = |&index: &u64| old.get(index as usize).is_none_or(|&entry| entry == 0);
+            let is_new = |&index: &u64| {
+                let entry = old.get(index as usize);
+                entry.is_none_or(|&raw| RefcountTableEntry(raw).offset() == 0)
+            };
             let blocks = touched.clone().filter(is_new).count() as u64;
             let table = if touched.end <= old.len() as u64 {
                 0

@@ -5,9 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use extant_blockdev::{Device, HostCache, Persistence, Zeroing};
+use extant_hostfs::Pace;
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::format::Header;
-use extant_space::{ByteRange, ErrorKind, Result};
+use extant_image::{Format, ImageFile, Preallocation, ResizeOptions, resize};
+use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Result, Silent};
 use extant_testkit::{require, seeds};
 
 use crate::support::{
@@ -176,6 +178,39 @@ fn refcount_block_outside_the_file_is_named() {
     let image = open(&victim.path);
     let allocating = image.write_at(&[1; 512], 5 * CLUSTER, Persistence::Cached);
     assert_refused(allocating, ErrorKind::Corrupt, "refcount table entry 0");
+}
+
+#[test]
+fn reserved_bits_of_the_refcount_table_name_no_block() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "cluster_size=512", 64 * MIB);
+    let mut bytes = fs::read(&path).unwrap();
+    let header = Header::parse(&bytes[..512], bytes.len() as u64).unwrap();
+    let at = header.refcount_table_offset as usize + 8;
+    assert_eq!(bytes[at..at + 8], [0; 8]);
+    bytes[at + 7] = 1;
+    fs::write(&path, &bytes).unwrap();
+    let data = pattern(0, MIB, 3);
+    let image = open(&path);
+    write(&image, 0, &data);
+    image.flush().unwrap();
+    drop(image);
+    assert_checks(&path);
+    assert!(read(&open(&path), 0, MIB) == data);
+
+    // The same where an image is changed offline.
+    fs::write(&path, &bytes).unwrap();
+    let target = ImageFile::host(&path, Pace::Full).unwrap();
+    let options = ResizeOptions {
+        preallocation: Some(Preallocation::Metadata),
+        may_shrink: false,
+    };
+    let token = CancelToken::new();
+    let control = Control::new(&token, &Silent);
+    resize(&target, Format::Qcow2, 65 * MIB, &options, control).unwrap();
+    drop(target);
+    assert_checks(&path);
 }
 
 #[test]

@@ -75,13 +75,15 @@ impl Refcounts {
     pub(super) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
         let cluster_bytes = self.geometry.cluster_bytes();
         let table = (self.table_offset, self.table.len() as u64 * 8);
-        let entries = self.table.iter().map(|raw| raw & !0x1ff);
-        let blocks = entries.filter(|offset| *offset != 0);
+        let entries = self.table.iter().map(|raw| RefcountTableEntry(*raw));
+        let blocks = entries.map(RefcountTableEntry::offset);
+        let blocks = blocks.filter(|offset| *offset != 0);
         std::iter::once(table).chain(blocks.map(move |offset| (offset, cluster_bytes)))
     }
 
     pub(super) fn has_block(&self, region: u64) -> bool {
-        self.table.get(region as usize).is_some_and(|raw| *raw != 0)
+        let entry = self.table.get(region as usize);
+        entry.is_some_and(|raw| RefcountTableEntry(*raw).offset() != 0)
     }
 
     /// The count of `cluster`; 0 where no block counts it.
@@ -94,12 +96,19 @@ impl Refcounts {
         })
     }
 
-    /// Sets the count of `cluster`, which a block counts.
+    /// Sets the count of `cluster`.
+    ///
+    /// # Errors
+    /// `Corrupt` where no block counts it.
     pub(super) fn set(&mut self, file: &MetadataFile, cluster: u64, count: u64) -> Result<()> {
         let (region, index) = (cluster / self.region(), (cluster % self.region()) as usize);
         let geometry = self.geometry;
-        let block = self.block(file, region)?;
-        let (offset, _) = block.expect("a region that is allocated from has a block");
+        let Some((offset, _)) = self.block(file, region)? else {
+            let offset = cluster << geometry.cluster_bits();
+            return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+                "qcow2 cluster at {offset:#x}: no refcount block counts it"
+            )));
+        };
         let at = (index << geometry.refcount_order()) / 8;
         self.blocks.change(offset, at, |bytes| {
             RefcountBlock::new(bytes, geometry).set(index, count);
