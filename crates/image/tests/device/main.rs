@@ -7,6 +7,7 @@ mod hostile;
 mod locks;
 mod model;
 mod power;
+mod rebuild;
 mod space;
 mod stream;
 mod support;

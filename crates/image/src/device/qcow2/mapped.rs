@@ -202,6 +202,8 @@ impl Qcow2 {
         self.check_place(cluster, mapping)?;
         let is_own = entry.is_copied() || self.data.is_some();
         Ok(match mapping {
+            // Its builder replaces the mapping.
+            _ if metadata.busy.contains(&cluster) => Writable::Rewrite,
             Mapping::Data(offset) if is_own => Writable::InPlace(offset),
             Mapping::Zero(None) if self.data.is_none() => Writable::Fresh,
             Mapping::Unallocated if self.data.is_none() && !self.is_backed(cluster) => {

@@ -2,8 +2,9 @@
 //! shared with a snapshot, or from zeros in space with other contents.
 //!
 //! The new cluster is written as a whole before anything refers to it, and its entry waits until
-//! the data is durable. The thread that builds a cluster marks it busy; other changes of its
-//! mapping wait. A thread that waits for a cluster holds no other.
+//! the data is durable. The thread that builds a cluster marks it busy, and alone changes its
+//! mapping: discards and assigns wait, and writes are rewrites, which wait as well. A thread that
+//! waits for a cluster holds no other.
 
 use std::ops::Range;
 
@@ -211,6 +212,8 @@ impl Qcow2 {
         let Some(old) = place.old else {
             return Ok(());
         };
+        let (present, _) = metadata.mapping(place.cluster)?;
+        assert_eq!(present, old, "a busy cluster has one writer");
         metadata.set(place.cluster, L2Entry::exclusive(place.offset))?;
         metadata.order_data();
         if self.data.is_none() {

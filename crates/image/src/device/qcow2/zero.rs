@@ -64,10 +64,10 @@ impl Qcow2 {
         let mut rest = ByteRange::new(clusters.start << bits, (clusters.end << bits).min(size));
         while !rest.is_empty() {
             self.make_room()?;
-            let mut metadata = self.metadata();
-            let _epoch = metadata.epoch.clone();
             let most = rest.len().min(CLUSTERS_PER_STEP_MAX << bits);
             let piece = ByteRange::new(rest.start(), rest.start() + most);
+            let mut metadata = self.wait_until_idle(&self.clusters_of(piece));
+            let _epoch = metadata.epoch.clone();
             let (source, mut length) = self.find(&mut metadata, piece)?;
             let host = match source {
                 Source::Zero if self.data.is_none() => {
