@@ -224,6 +224,16 @@ fn compressed_garbage_is_an_error_of_its_cluster_alone() {
         ErrorKind::Corrupt,
         "metadata",
     );
+    // Two units, the second of which is in the table itself.
+    let mut victim = Victim::new();
+    let table = victim.l2_offset();
+    victim.set_number(table, 1 << 62 | 1 << 54 | (table - 512));
+    let image = open(&victim.path);
+    assert_refused(
+        image.read_at(&mut [0; 512], 0),
+        ErrorKind::Corrupt,
+        "metadata",
+    );
     let mut victim = Victim::new();
     let data = victim.number(victim.l2_offset()) & !COPIED;
     victim.set_number(victim.l2_offset(), 1 << 62 | data);

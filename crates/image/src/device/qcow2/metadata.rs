@@ -469,7 +469,7 @@ fn judge(
         let guest_offset = (index * geometry.l2_entries() + at as u64) << geometry.cluster_bits();
         let (start, end) = match entry.mapping(geometry, false, guest_offset)? {
             Mapping::Data(offset) | Mapping::Zero(Some(offset)) => (offset, offset + 1),
-            Mapping::Compressed(place) => (place.offset, place.offset + 1),
+            Mapping::Compressed(place) => (place.offset, place.offset + place.length_bytes),
             Mapping::Unallocated | Mapping::Zero(None) => continue,
         };
         let before = reserved.partition_point(|(from, _)| *from < end);
