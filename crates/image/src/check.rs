@@ -198,18 +198,28 @@ impl<'a> Check<'a> {
             self.report
                 .corrupt(format_args!("{}: reserved bits {reserved:#x}", place()));
         }
-        let has_data_file = self.image.header.has_data_file();
+        let rules = self.image.header.entry_rules();
+        if rules.forbids(entry) {
+            self.report.corrupt(format_args!(
+                "{}: a zero cluster, which version 2 does not have",
+                place()
+            ));
+        }
         // The location is given by table and index, because a table may be used at several guest
         // offsets.
-        match entry.mapping(self.geometry, has_data_file, 0) {
+        match entry.mapping(self.geometry, rules, 0) {
             Err(_) => {
-                self.report.corrupt(format_args!(
-                    "{}: {:#x} is not the start of a cluster",
-                    place(),
-                    entry.offset()
-                ));
+                if !self.geometry.is_aligned(entry.offset()) {
+                    self.report.corrupt(format_args!(
+                        "{}: {:#x} is not the start of a cluster",
+                        place(),
+                        entry.offset()
+                    ));
+                }
                 // The entry has a cluster nevertheless.
-                self.add_cluster_at(entry.offset(), times, place);
+                if entry.offset() != 0 {
+                    self.add_cluster_at(entry.offset(), times, place);
+                }
             }
             Ok(Mapping::Compressed(compressed)) => {
                 if entry.is_copied() {

@@ -38,4 +38,4 @@ pub use header::{Compression, Header, SnapshotTable, Version};
 pub(crate) use header::{RawHeader, RawHeaderV3};
 pub use refcount::{RefcountBlock, RefcountTableEntry};
 pub use snapshot::{Snapshot, read_snapshots};
-pub use table::{CompressedPlace, L1Entry, L2Entry, Mapping};
+pub use table::{CompressedPlace, EntryRules, L1Entry, L2Entry, Mapping};

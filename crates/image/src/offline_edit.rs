@@ -35,8 +35,8 @@ use extant_space::{Control, Error, ErrorKind, Remedy, Result, SpaceFile, SyncMod
 
 use crate::check::rebuild_refcounts;
 use crate::format::{
-    Autoclear, Extensions, Geometry, Incompatible, RawHeader, RefcountBlock, RefcountTableEntry,
-    Version, read_snapshots,
+    Autoclear, EntryRules, Extensions, Geometry, Incompatible, RawHeader, RefcountBlock,
+    RefcountTableEntry, Version, read_snapshots,
 };
 use crate::image_file::ImageFile;
 use crate::qcow2::{Qcow2, read_table};
@@ -171,6 +171,10 @@ impl<'a> OfflineEdit<'a> {
 
     fn has_data_file(&self) -> bool {
         self.image.header.has_data_file()
+    }
+
+    fn entry_rules(&self) -> EntryRules {
+        self.image.header.entry_rules()
     }
 
     fn geometry(&self) -> Geometry {

@@ -118,7 +118,7 @@ impl Qcow2 {
         for (cluster, raw) in (first..end).zip(entries) {
             let start = cluster << cluster_bits;
             let entry = L2Entry(raw);
-            let mapping = entry.mapping(geometry, self.header.has_data_file(), start)?;
+            let mapping = entry.mapping(geometry, self.header.entry_rules(), start)?;
             let whole = ByteRange::new(start, start + geometry.cluster_bytes());
             let guest = whole.intersection(piece).expect("a cluster of the piece");
             let run = Run {

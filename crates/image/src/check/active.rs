@@ -30,7 +30,7 @@ impl Check<'_> {
             let word = ones.get((cluster / 64) as usize).copied().unwrap_or(0);
             word >> (cluster % 64) & 1 == 1
         };
-        let has_data_file = self.image.header.has_data_file();
+        let rules = self.image.header.entry_rules();
         let mut seen = vec![0_u64; ones.len()];
         for (index, &raw) in (0..).zip(&self.image.l1) {
             let entry = L1Entry(raw);
@@ -58,7 +58,7 @@ impl Check<'_> {
             let mut next_offset = None;
             for (number, raw) in (0..).zip(entries) {
                 let entry = L2Entry(raw);
-                let offset = match entry.mapping(self.geometry, has_data_file, 0) {
+                let offset = match entry.mapping(self.geometry, rules, 0) {
                     Ok(Mapping::Data(offset) | Mapping::Zero(Some(offset))) => offset,
                     Ok(Mapping::Compressed(_)) => {
                         self.report.allocated_clusters += 1;
@@ -73,7 +73,7 @@ impl Check<'_> {
                     self.report.fragmented_clusters += 1;
                 }
                 next_offset = Some(offset + self.geometry.cluster_bytes());
-                let is_one = has_data_file || is_one(offset);
+                let is_one = rules.has_data_file || is_one(offset);
                 if entry.is_copied() != is_one && !is_excepted(offset >> bits) {
                     self.report.corrupt(format_args!(
                         "L2 table at {table:#x}, entry {number}: copied is {}, and the refcount of {offset:#x} is {}one",

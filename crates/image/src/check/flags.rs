@@ -13,7 +13,7 @@ impl Check<'_> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits();
         let image = self.image;
-        let has_data_file = image.header.has_data_file();
+        let rules = image.header.entry_rules();
         let mut changed = 0;
         let mut l1 = image.l1.clone();
         for (index, raw) in (0..).zip(&mut l1) {
@@ -30,11 +30,11 @@ impl Check<'_> {
             let before = changed;
             for raw in &mut entries {
                 let entry = L2Entry(*raw);
-                let place = match entry.mapping(geometry, has_data_file, 0)? {
+                let place = match entry.mapping(geometry, rules, 0)? {
                     Mapping::Data(place) | Mapping::Zero(Some(place)) => place,
                     _ => continue,
                 };
-                let is_one = if has_data_file {
+                let is_one = if rules.has_data_file {
                     Some(true)
                 } else {
                     is_one(place >> bits)

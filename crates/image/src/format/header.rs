@@ -21,7 +21,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::fault::{corrupt, table_range, unsupported};
-use super::{Autoclear, Compatible, Extensions, Geometry, Incompatible};
+use super::{Autoclear, Compatible, EntryRules, Extensions, Geometry, Incompatible};
 
 on_disk! {
     /// The fields of version 2.
@@ -470,6 +470,14 @@ impl Header {
     pub fn refcount_table_range(&self) -> ByteRange {
         let bytes = u64::from(self.refcount_table_clusters) * self.geometry.cluster_bytes();
         ByteRange::at(self.refcount_table_offset, bytes).expect("validated by parse")
+    }
+
+    /// What decides the meaning of its L2 entries.
+    pub fn entry_rules(&self) -> EntryRules {
+        EntryRules {
+            version: self.version,
+            has_data_file: self.has_data_file(),
+        }
     }
 
     /// True when the guest's data is in another file.

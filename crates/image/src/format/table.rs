@@ -5,8 +5,8 @@
 
 use extant_space::Result;
 
-use super::Geometry;
 use super::fault::corrupt;
+use super::{Geometry, Version};
 
 /// Bits 9 to 55: an offset in the file.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
@@ -109,6 +109,22 @@ pub enum Mapping {
     Compressed(CompressedPlace),
 }
 
+/// What decides, in the header of an image, the meaning of its L2 entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRules {
+    /// Version 2 has no zero clusters.
+    pub version: Version,
+    /// Offsets are those of a data file, where 0 is valid as well.
+    pub has_data_file: bool,
+}
+
+impl EntryRules {
+    /// Whether `entry` is a zero cluster in an image that cannot have any.
+    pub(crate) fn forbids(self, entry: L2Entry) -> bool {
+        self.version == Version::V2 && entry.0 & (COMPRESSED | ZERO) == ZERO
+    }
+}
+
 /// An entry of an L2 table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct L2Entry(pub u64);
@@ -158,15 +174,14 @@ impl L2Entry {
 
     /// Decodes the entry; `guest_offset` names the cluster in an error.
     ///
-    /// The location is validated against the format, not against a file. `has_data_file`: offset 0
-    /// is valid as well.
+    /// The location is validated against the format, not against a file.
     ///
     /// # Errors
-    /// `Corrupt` for an offset inside a cluster.
+    /// `Corrupt` for an offset inside a cluster, and for a zero cluster in version 2.
     pub fn mapping(
         self,
         geometry: Geometry,
-        has_data_file: bool,
+        rules: EntryRules,
         guest_offset: u64,
     ) -> Result<Mapping> {
         if self.0 & COMPRESSED != 0 {
@@ -179,7 +194,13 @@ impl L2Entry {
                 format_args!("points at {offset:#x}, which is not the start of a cluster"),
             ));
         }
-        let has_place = offset != 0 || (has_data_file && self.is_copied());
+        if rules.forbids(self) {
+            return Err(corrupt(
+                format_args!("L2 entry of guest offset {guest_offset:#x}"),
+                "is a zero cluster, which version 2 does not have",
+            ));
+        }
+        let has_place = offset != 0 || (rules.has_data_file && self.is_copied());
         Ok(match (self.0 & ZERO != 0, has_place) {
             (true, true) => Mapping::Zero(Some(offset)),
             (true, false) => Mapping::Zero(None),
@@ -203,13 +224,18 @@ impl L2Entry {
 mod tests {
     use super::*;
 
+    const PLAIN: EntryRules = EntryRules {
+        version: Version::V3,
+        has_data_file: false,
+    };
+
     fn geometry() -> Geometry {
         Geometry::new(16, 4).unwrap()
     }
 
     #[test]
     fn entry_kinds_are_distinguished() {
-        let mapping = |raw| L2Entry(raw).mapping(geometry(), false, 0).unwrap();
+        let mapping = |raw| L2Entry(raw).mapping(geometry(), PLAIN, 0).unwrap();
         assert_eq!(mapping(0), Mapping::Unallocated);
         assert_eq!(mapping(1), Mapping::Zero(None));
         assert_eq!(mapping(0x8000_0000_0005_0001), Mapping::Zero(Some(0x50000)));
@@ -220,12 +246,16 @@ mod tests {
 
     #[test]
     fn offset_zero_is_a_place_in_a_data_file() {
+        let rules = EntryRules {
+            has_data_file: true,
+            ..PLAIN
+        };
         let entry = L2Entry::exclusive(0);
         assert_eq!(
-            entry.mapping(geometry(), true, 0).unwrap(),
+            entry.mapping(geometry(), rules, 0).unwrap(),
             Mapping::Data(0)
         );
-        let unallocated = L2Entry::UNALLOCATED.mapping(geometry(), true, 0).unwrap();
+        let unallocated = L2Entry::UNALLOCATED.mapping(geometry(), rules, 0).unwrap();
         assert_eq!(unallocated, Mapping::Unallocated);
     }
 
@@ -237,14 +267,29 @@ mod tests {
             offset: 0x5_0064,
             length_bytes: 3 * 512 - 0x64,
         };
-        let mapping = entry.mapping(geometry(), false, 0).unwrap();
+        let mapping = entry.mapping(geometry(), PLAIN, 0).unwrap();
         assert_eq!(mapping, Mapping::Compressed(place));
+    }
+
+    #[test]
+    fn zero_cluster_in_version_2_is_corrupt() {
+        let rules = EntryRules {
+            version: Version::V2,
+            ..PLAIN
+        };
+        for raw in [1, 0x8000_0000_0005_0001] {
+            let error = L2Entry(raw).mapping(geometry(), rules, 0).unwrap_err();
+            assert!(error.to_string().contains("zero cluster"), "{error}");
+        }
+        // The same bit of a compressed cluster is part of its offset.
+        let compressed = L2Entry(COMPRESSED | 0x5_0001);
+        compressed.mapping(geometry(), rules, 0).unwrap();
     }
 
     #[test]
     fn offset_inside_a_cluster_is_corrupt() {
         let error = L2Entry(0x5_0200)
-            .mapping(geometry(), false, 0x30000)
+            .mapping(geometry(), PLAIN, 0x30000)
             .unwrap_err();
         assert!(
             error.to_string().contains("guest offset 0x30000"),

@@ -153,7 +153,7 @@ impl OfflineEdit<'_> {
         }
         let mut left = Vec::new();
         for &raw in &behind {
-            let mapping = L2Entry(raw).mapping(geometry, self.has_data_file(), end)?;
+            let mapping = L2Entry(raw).mapping(geometry, self.entry_rules(), end)?;
             left.extend(self.clusters_of(mapping, geometry.cluster_bytes()));
         }
         let table = self.own_table(index)?;

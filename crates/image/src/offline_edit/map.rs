@@ -125,7 +125,7 @@ impl OfflineEdit<'_> {
             for cluster in part.start() >> bits..geometry.clusters(part.end()) {
                 let entry = &mut entries[(cluster % geometry.l2_entries()) as usize];
                 let old = L2Entry(*entry);
-                let mapping = old.mapping(geometry, self.has_data_file(), cluster << bits)?;
+                let mapping = old.mapping(geometry, self.entry_rules(), cluster << bits)?;
                 let need = self.need(mapping, old.is_copied())?;
                 let place = match need {
                     Need::Nothing => continue,

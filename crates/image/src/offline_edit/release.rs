@@ -78,7 +78,7 @@ impl OfflineEdit<'_> {
             let entries = read_table(self.file(), table, geometry.l2_entries())?;
             let mut guest = index as u64 * geometry.l2_coverage_bytes();
             for entry in entries {
-                let mapping = L2Entry(entry).mapping(geometry, self.has_data_file(), guest)?;
+                let mapping = L2Entry(entry).mapping(geometry, self.entry_rules(), guest)?;
                 places.extend(self.clusters_of(mapping, geometry.cluster_bytes()));
                 guest = guest.saturating_add(geometry.cluster_bytes());
             }

@@ -4,10 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use extant_blockdev::Device;
 use extant_hostfs::{Access, HostFile, Pace};
+use extant_image::device::{DeviceOptions, ImageDevice};
 use extant_image::format::Header;
 use extant_image::{
-    Format, ImageFile, ResizeOptions, check, materialize, rebuild_refcounts, repair_leaks, resize,
+    Format, ImageFile, ReferencedFiles, ResizeOptions, check, materialize, open_path,
+    rebuild_refcounts, repair_leaks, resize,
 };
 use extant_space::ErrorKind;
 use extant_testkit::requires::tool;
@@ -94,6 +97,58 @@ fn counts_above_the_uses_are_lowered_as_qemu_does() {
     std::fs::write(&image, &bytes).unwrap();
     silent(|control| repair_leaks(file(&image), control)).unwrap_err();
     assert!(std::fs::read(&image).unwrap() == bytes);
+}
+
+#[test]
+fn zero_cluster_in_version_2_is_corrupt_as_in_qemu() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let image = ground.path("a.qcow2");
+    qemu(&[
+        &"create",
+        &"-q",
+        &"-f",
+        &"qcow2",
+        &"-o",
+        &"compat=0.10",
+        &image,
+        &"1M",
+    ]);
+    qemu_io(&image, "qcow2", &["write -P 1 0 128k"]);
+    let whole = std::fs::read(&image).unwrap();
+    let header = Header::read(&*file(&image)).unwrap();
+    let l2 = (word(&whole, header.l1_offset) & OFFSET) as usize;
+    for entry in [word(&whole, l2 as u64) | 1, 1] {
+        let mut bytes = whole.clone();
+        bytes[l2..l2 + 8].copy_from_slice(&entry.to_be_bytes());
+        std::fs::write(&image, &bytes).unwrap();
+        let mut theirs = command::tool("qemu-io");
+        theirs.args(["-f", "qcow2", "-c", "read 0 64k"]).arg(&image);
+        assert!(
+            !command::run_any_status(&mut theirs)
+                .unwrap()
+                .status
+                .success()
+        );
+        let layer = open_path(&image, Some(Format::Qcow2), ReferencedFiles::Ignore).unwrap();
+        let error = layer.read_at(&mut [0; 4096], 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        drop(layer);
+        let options = DeviceOptions {
+            format: Some(Format::Qcow2),
+            ..DeviceOptions::default()
+        };
+        let served = ImageDevice::open(&image, &options).unwrap();
+        let error = served.read_at(&mut [0; 4096], 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        drop(served);
+        let report = silent(|control| check(file(&image), 5, control)).unwrap();
+        let finding = report
+            .findings
+            .iter()
+            .find(|one| one.detail.contains("zero cluster"));
+        assert!(report.corruptions > 0 && finding.is_some(), "{report:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::file::MetadataFile;
 use super::l1_table::L1Table;
 use super::refcounts::Refcounts;
 use super::space::{Run, Space, Wanted};
-use crate::format::{CompressedPlace, Geometry, Header, L1Entry, L2Entry, Mapping, Version};
+use crate::format::{CompressedPlace, EntryRules, Geometry, Header, L1Entry, L2Entry, Mapping};
 
 /// Released clusters that are kept in memory before a commit.
 const RELEASED_MAX: usize = 1 << 16;
@@ -44,8 +44,7 @@ impl Retired {
 pub(super) struct Metadata {
     pub(super) file: MetadataFile,
     geometry: Geometry,
-    version: Version,
-    has_data_file: bool,
+    rules: EntryRules,
     l1: L1Table,
     l2: ClusterCache,
     /// Only of images that are written.
@@ -119,8 +118,7 @@ impl Metadata {
             file,
             fixed: fixed_places(header),
             geometry,
-            version: header.version,
-            has_data_file: header.has_data_file(),
+            rules: header.entry_rules(),
             l1,
             l2: ClusterCache::new(geometry.cluster_bytes(), piece_bytes, cache_bytes),
             changes,
@@ -147,13 +145,7 @@ impl Metadata {
             Some((_, bytes)) => entry_at(bytes, at),
         };
         let guest_offset = cluster << self.geometry.cluster_bits();
-        let mapping = entry.mapping(self.geometry, self.has_data_file, guest_offset)?;
-        let mapping = match (mapping, self.version) {
-            // Version 2 has no such bit.
-            (Mapping::Zero(Some(offset)), Version::V2) => Mapping::Data(offset),
-            (Mapping::Zero(None), Version::V2) => Mapping::Unallocated,
-            (mapping, _) => mapping,
-        };
+        let mapping = entry.mapping(self.geometry, self.rules, guest_offset)?;
         Ok((mapping, entry))
     }
 
@@ -267,7 +259,7 @@ impl Metadata {
             file,
             geometry,
             reserved,
-            has_data_file,
+            rules,
             ..
         } = self;
         let entry = l1.get(index);
@@ -278,13 +270,13 @@ impl Metadata {
         let offset = entry
             .table(*geometry, index, file_bytes)?
             .expect("has an offset");
-        let has_data_file = *has_data_file;
+        let rules = *rules;
         let bytes = l2.get(offset, |bytes| {
             file.read(offset, bytes)?;
-            if has_data_file {
+            if rules.has_data_file {
                 Ok(())
             } else {
-                judge(bytes, *geometry, index, file_bytes, reserved)
+                judge(bytes, *geometry, rules, index, file_bytes, reserved)
             }
         })?;
         Ok(Some((offset, bytes)))
@@ -456,6 +448,7 @@ fn entry_at(bytes: &[u8], at: usize) -> L2Entry {
 fn judge(
     bytes: &[u8],
     geometry: Geometry,
+    rules: EntryRules,
     index: u64,
     file_bytes: u64,
     reserved: &[(u64, u64)],
@@ -467,7 +460,7 @@ fn judge(
         }
         let entry = L2Entry(u64::from_be_bytes(*raw));
         let guest_offset = (index * geometry.l2_entries() + at as u64) << geometry.cluster_bits();
-        let (start, end) = match entry.mapping(geometry, false, guest_offset)? {
+        let (start, end) = match entry.mapping(geometry, rules, guest_offset)? {
             Mapping::Data(offset) | Mapping::Zero(Some(offset)) => (offset, offset + 1),
             Mapping::Compressed(place) => (place.offset, place.offset + place.length_bytes),
             Mapping::Unallocated | Mapping::Zero(None) => continue,
