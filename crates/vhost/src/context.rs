@@ -16,7 +16,7 @@ pub(crate) struct Context {
     pub ring: Ring,
     pub volume: Arc<Volume>,
     pub queue: usize,
-    /// Every write is flushed before it is completed.
+    /// Every change is flushed before it is completed: the driver knows of no cache.
     pub is_write_through: bool,
     pub observer: Option<Observer>,
 }
@@ -71,7 +71,10 @@ impl Context {
         let mut requests: Vec<_> = operations.into_iter().map(DeviceRequest::new).collect();
         self.volume.device().submit(&mut requests);
         let results = requests.into_iter().map(DeviceRequest::into_result);
-        let result: Result<()> = results.collect();
+        let mut result: Result<()> = results.collect();
+        if self.is_write_through && request.action != Action::Flush {
+            result = result.and_then(|()| self.volume.device().flush());
+        }
         if let Err(error) = &result {
             self.report(error);
         }

@@ -267,7 +267,7 @@ fn read_only_volume_refuses_changes() {
 }
 
 #[test]
-fn driver_without_flush_has_durable_writes() {
+fn driver_without_flush_has_durable_changes() {
     let ground = Ground::new();
     let device = Arc::new(Statistics::new(MemoryDevice::new(MIB)));
     let (_server, _) = ground.serve(device.clone());
@@ -279,8 +279,13 @@ fn driver_without_flush_has_durable_writes() {
     let mut client = Client::connect(&ground.socket(), &ram, options);
     let writes = vec![Op::write(0, &[1; SECTOR]); 10];
     client.queues[0].run_all(4, &writes, |_, done| assert_eq!(done.status, status::OK));
-    let counted = device.snapshot();
-    assert_eq!(counted.of(OperationKind::Flush).latency.count(), 10);
+    let flushes = || device.snapshot().of(OperationKind::Flush).latency.count();
+    assert_eq!(flushes(), 10);
+    for (number, kind) in (11..).zip([kind::DISCARD, kind::WRITE_ZEROES]) {
+        let done = client.queues[0].run(&Op::range(kind, 0, 8, 0));
+        assert_eq!(done.status, status::OK);
+        assert_eq!(flushes(), number);
+    }
 }
 
 #[test]
