@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use extant_space::Error;
 use serde::Serialize;
 
-use crate::exit::{self, Style};
-
 /// Increased when a field of a document changes its name or its meaning; new fields do not change
 /// it.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -91,7 +89,8 @@ fn write(bytes: &[u8]) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            exit::report_as(&output_error(error), Style::Line, 1)
+            note(format_args!("extant: {}", output_error(error)));
+            ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,
     }

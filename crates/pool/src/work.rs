@@ -17,14 +17,14 @@ pub(crate) struct StatusWriter<'a> {
     survival: Mutex<Survival>,
 }
 
-/// What is left of the job after a crash of the machine.
+/// The state of the job after a crash of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survival {
-    /// Nothing, as long as nobody makes its record durable.
+    /// None, until its record is made durable.
     Open,
-    /// The job, interrupted: its record is durable, or about to be.
+    /// Interrupted: its record is durable, or about to be.
     Survives,
-    /// Nothing: it has done its work already, and the volume shows it.
+    /// None: it has done its work already, and the volume shows it.
     Ends,
 }
 

@@ -215,7 +215,7 @@ impl Check {
     }
 }
 
-/// What a repair has changed.
+/// Counts of what a repair has changed.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fixed {
     pub(super) corruptions: u64,

@@ -18,11 +18,11 @@ use crate::{exit, print};
 /// Make the disk of an image larger or smaller.
 ///
 /// The new part has the preallocation of the image, and none over a backing file, unless
-/// --preallocation says otherwise. No other process may use the image meanwhile. A crash leaks space
-/// inside the image at worst. Snapshots keep their size; persistent bitmaps can become larger only. A
-/// data file is changed as well, with --chain. An image on a disk grows after its last cluster; the
-/// disk keeps its size. Data of a longer backing file after the old end is hidden by zeros; with
-/// --chain only where the backing file has data.
+/// --preallocation says otherwise. No other process may use the image meanwhile. A crash leaks
+/// space inside the image at worst. Snapshots keep their size; persistent bitmaps can become larger
+/// only. A data file is changed as well, with --chain. An image on a disk grows after its last
+/// cluster; the disk keeps its size. Data of a longer backing file after the old end is hidden by
+/// zeros; with --chain only where the backing file has data.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

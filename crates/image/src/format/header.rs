@@ -472,7 +472,7 @@ impl Header {
         ByteRange::at(self.refcount_table_offset, bytes).expect("validated by parse")
     }
 
-    /// What decides the meaning of its L2 entries.
+    /// The rules for the meaning of its L2 entries.
     pub fn entry_rules(&self) -> EntryRules {
         EntryRules {
             version: self.version,

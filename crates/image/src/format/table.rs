@@ -109,7 +109,7 @@ pub enum Mapping {
     Compressed(CompressedPlace),
 }
 
-/// What decides, in the header of an image, the meaning of its L2 entries.
+/// Facts of the header of an image that decide the meaning of its L2 entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRules {
     /// Version 2 has no zero clusters.

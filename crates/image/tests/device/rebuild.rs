@@ -35,8 +35,8 @@ struct Gate {
 }
 
 impl Gated {
-    /// Holds the next write that begins with `mark`. It has arrived when the first channel says so, and passes by
-    /// the second one.
+    /// Holds the next write that begins with `mark`. It has arrived when the first channel says
+    /// so, and passes by the second one.
     fn hold(&self, mark: u8) -> (Receiver<()>, Sender<()>) {
         let (arrived, is_there) = channel();
         let (go, pass) = channel();
@@ -94,7 +94,7 @@ impl Store for Gated {
     }
 }
 
-/// What comes after the discard, while the cluster is built.
+/// The request after the discard, while the cluster is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Second {
     Write,

@@ -39,7 +39,7 @@ pub(super) fn copy(
     let quiet = Control::new(control.cancel, &Silent);
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
-    // Each of its parts is written or zeroed, once, by one look at the source.
+    // Each of its parts is written or zeroed, once, by one reading of the map of the source.
     let has_old_data = !target.starts_zeroed();
     let state = match state {
         _ if has_old_data => state,

@@ -134,7 +134,7 @@ impl<'p> Job<'p> {
             self.record.report(JobState::Interrupted);
             return Err(error);
         }
-        // The last sync of a killed process may go on, and hold its file.
+        // The last sync of a killed process may continue, and hold its file.
         let is_held = self.was_interrupted && error.kind() == ErrorKind::InUse;
         let is_kept = is_held
             || storage
