@@ -134,8 +134,7 @@ pub struct BitmapInfo {
     pub is_auto: bool,
 }
 
-/// In RFC 3339 format, in UTC.
-/// What is not UTF-8 in it is replaced.
+/// Bytes that are not UTF-8 are replaced.
 fn serialize_path<S: Serializer>(
     path: &Option<PathBuf>,
     serializer: S,
@@ -145,6 +144,7 @@ fn serialize_path<S: Serializer>(
         .serialize(serializer)
 }
 
+/// In RFC 3339 format, in UTC.
 fn serialize_moment<S: Serializer>(
     (seconds, nanoseconds): &(u32, u32),
     serializer: S,
