@@ -54,9 +54,36 @@ impl FsState {
         cell: &'a Arc<InodeCell>,
         transaction: Option<&'a Transaction<'a>>,
     ) -> Result<Directory<Blocks<'a>>> {
+        let context = {
+            let state = read(&cell.state);
+            check_directory(&state)?;
+            DirectoryContext::of(self.groups.superblock(), cell.number, &state.inode)?
+        };
+        self.directory_in(cell, transaction, context)
+    }
+
+    /// The entries `.` and `..` of any directory, also of one whose names are not offered.
+    fn own_entries<'a>(
+        &'a self,
+        cell: &'a Arc<InodeCell>,
+        transaction: Option<&'a Transaction<'a>>,
+    ) -> Result<Directory<Blocks<'a>>> {
+        let context = {
+            let state = read(&cell.state);
+            check_directory(&state)?;
+            let superblock = self.groups.superblock();
+            DirectoryContext::of_own_entries(superblock, cell.number, &state.inode)?
+        };
+        self.directory_in(cell, transaction, context)
+    }
+
+    fn directory_in<'a>(
+        &'a self,
+        cell: &'a Arc<InodeCell>,
+        transaction: Option<&'a Transaction<'a>>,
+        context: DirectoryContext,
+    ) -> Result<Directory<Blocks<'a>>> {
         let state = read(&cell.state);
-        check_directory(&state)?;
-        let context = DirectoryContext::of(self.groups.superblock(), cell.number, &state.inode)?;
         let bytes = state.inode.size_bytes(&self.layout);
         let count = bytes >> self.layout.block_bits();
         let count = u32::try_from(count.min(self.layout.blocks() + 1)).ok();
@@ -82,6 +109,13 @@ impl FsState {
         let directory = self.directory(cell, None)?;
         directory
             .lookup(name)
+            .map_err(|error| in_directory(error, cell.number))
+    }
+
+    /// The entry `..` of a directory whose operation lock is held.
+    fn find_parent(&self, cell: &Arc<InodeCell>) -> Result<Option<DirectoryEntry>> {
+        let own = self.own_entries(cell, None)?;
+        own.lookup(b"..")
             .map_err(|error| in_directory(error, cell.number))
     }
 

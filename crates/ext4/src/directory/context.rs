@@ -64,6 +64,21 @@ impl DirectoryContext {
         if inode.flags().intersects(foreign_names) {
             return Err(foreign("directory", number, inode.flags()));
         }
+        Self::of_own_entries(superblock, number, inode)
+    }
+
+    /// The same for `.` and `..` only, which are neither folded nor encrypted, and not hashed.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of), but `casefold` and `encrypt` are accepted.
+    pub(crate) fn of_own_entries(
+        superblock: &Superblock,
+        number: InodeNumber,
+        inode: &Inode,
+    ) -> Result<Self> {
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            return Err(foreign("directory", number, inode.flags()));
+        }
         let features = superblock.features();
         let format = DirectoryFormat::of(superblock);
         let has_large = features.incompat.contains(Incompat::LARGEDIR);

@@ -7,9 +7,11 @@ use extant_ondisk::ext4::directory::check_name;
 use extant_ondisk::ext4::fast_commit::NameChange;
 use extant_ondisk::ext4::inode::{DeviceNumber, FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
 
 use super::unlink::loops;
-use super::{check_addable, check_takeable, in_directory};
+use super::{Blocks, check_addable, check_takeable, in_directory};
+use crate::directory::Directory;
 use crate::engine::Engine;
 use crate::inode_cell::InodeCell;
 use crate::new_node::{NewKind, NewNode};
@@ -55,6 +57,15 @@ struct Move<'a> {
     source_type: FileType,
     target: Option<(Arc<InodeCell>, FileType)>,
 }
+
+/// A directory that gets another parent.
+struct Child<'a> {
+    own: Directory<Blocks<'a>>,
+    parent: InodeNumber,
+}
+
+/// None where no directory crosses, two where two are exchanged.
+type Children<'a> = SmallVec<[Child<'a>; 2]>;
 
 /// Above a directory, beginning with itself.
 type Ancestors = Vec<InodeNumber>;
@@ -324,7 +335,7 @@ impl FsState {
         while at.number != InodeNumber::ROOT {
             let up = {
                 let _shared = read(&at.operation);
-                self.find_name(&at, b"..")?
+                self.find_parent(&at)?
             };
             let up = up.ok_or_else(|| loops(&at))?;
             if above.contains(&up.inode) {
@@ -369,6 +380,9 @@ impl FsState {
     ) -> Result<(), NotMoved> {
         let (from, to) = (moved.from, moved.to);
         let source = moved.source.number;
+        let children = self
+            .moved_children(transaction, moved)
+            .map_err(NotMoved::Untouched)?;
         // Steps that can fail with `NoSpace` run first and have no effect if they fail.
         let first = match &moved.target {
             None => self
@@ -380,7 +394,7 @@ impl FsState {
                 .map(|_| ()),
         };
         first.map_err(|error| NotMoved::Untouched(in_directory(error, to.directory.number)))?;
-        self.finish_move(transaction, moved, whiteout)
+        self.finish_move(transaction, moved, whiteout, children)
             .map_err(|error| NotMoved::Halfway(in_directory(error, from.directory.number)))
     }
 
@@ -388,7 +402,7 @@ impl FsState {
         &'a self,
         transaction: &'a Transaction<'a>,
         name: Name<'a>,
-    ) -> Result<crate::directory::Directory<super::Blocks<'a>>, NotMoved> {
+    ) -> Result<Directory<Blocks<'a>>, NotMoved> {
         self.directory(name.directory, Some(transaction))
             .map_err(NotMoved::Untouched)
     }
@@ -398,15 +412,20 @@ impl FsState {
         transaction: &Transaction<'_>,
         moved: &Move<'_>,
         whiteout: Option<&Arc<InodeCell>>,
+        children: Children<'_>,
     ) -> Result<()> {
         let (from, to) = (moved.from, moved.to);
         let directory = Some(FileType::Directory);
+        for mut child in children {
+            child
+                .own
+                .retarget(b"..", child.parent, FileType::Directory)?;
+        }
         let mut old = self.directory(from.directory, Some(transaction))?;
         match (&moved.target, moved.mode) {
             (Some((target, file_type)), RenameMode::Exchange) => {
                 old.retarget(from.name, target.number, *file_type)?;
                 if moved.crosses() && *file_type == FileType::Directory {
-                    self.set_parent(transaction, target, from.directory)?;
                     self.remove_subdirectory(transaction, to.directory);
                     self.add_subdirectory(transaction, from.directory);
                 }
@@ -432,7 +451,6 @@ impl FsState {
             }
         }
         if moved.crosses() && Some(moved.source_type) == directory {
-            self.set_parent(transaction, &moved.source, to.directory)?;
             self.remove_subdirectory(transaction, from.directory);
             self.add_subdirectory(transaction, to.directory);
         }
@@ -445,18 +463,33 @@ impl FsState {
         Ok(())
     }
 
-    fn set_parent(
-        &self,
-        transaction: &Transaction<'_>,
-        cell: &Arc<InodeCell>,
-        parent: &Arc<InodeCell>,
-    ) -> Result<()> {
-        self.directory(cell, Some(transaction))?.retarget(
-            b"..",
-            parent.number,
-            FileType::Directory,
-        )?;
-        Ok(())
+    /// The directories that get another parent, each with the block of its `..` read and held, so
+    /// that a damaged one is found before the first change.
+    fn moved_children<'a>(
+        &'a self,
+        transaction: &'a Transaction<'a>,
+        moved: &'a Move<'_>,
+    ) -> Result<Children<'a>> {
+        let mut children = Children::new();
+        if !moved.crosses() {
+            return Ok(children);
+        }
+        let mut add = |cell: &'a Arc<InodeCell>, parent: InodeNumber| {
+            let own = self.own_entries(cell, Some(transaction))?;
+            own.lookup(b"..")
+                .map_err(|error| in_directory(error, cell.number))?;
+            children.push(Child { own, parent });
+            Ok::<_, Error>(())
+        };
+        if moved.source_type == FileType::Directory {
+            add(&moved.source, moved.to.directory.number)?;
+        }
+        if let (Some((target, FileType::Directory)), RenameMode::Exchange) =
+            (&moved.target, moved.mode)
+        {
+            add(target, moved.from.directory.number)?;
+        }
+        Ok(children)
     }
 }
 

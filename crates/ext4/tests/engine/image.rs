@@ -7,6 +7,7 @@ use extant_blockdev::{Device, MemoryDevice};
 use extant_ext4::{Filesystem, NewKind, NewNode, Node, Options};
 use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Silent};
+use extant_testkit::command::{run, tool};
 use extant_testkit::mke2fs;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
@@ -68,6 +69,28 @@ impl Image {
         let path = work.path().join("image");
         fs::write(&path, self.bytes()).unwrap();
         assert_e2fsck_clean(&path);
+    }
+
+    /// Has debugfs set fields of the inodes at paths.
+    #[track_caller]
+    pub fn set_fields(self, fields: &[(&str, &str, u64)]) -> Self {
+        let commands: Vec<_> = fields
+            .iter()
+            .map(|(path, field, value)| format!("set_inode_field {path} {field} {value}"))
+            .collect();
+        self.debugfs(&commands.join("\n"))
+    }
+
+    /// Runs debugfs, one command a line.
+    #[track_caller]
+    pub fn debugfs(self, commands: &str) -> Self {
+        let work = Workdir::new();
+        let (path, script) = (work.path().join("image"), work.path().join("script"));
+        fs::write(&path, self.bytes()).unwrap();
+        fs::write(&script, commands).unwrap();
+        let mut debugfs = tool("debugfs");
+        run(debugfs.args(["-w", "-f"]).arg(&script).arg(&path)).unwrap();
+        Self::from_bytes(&fs::read(&path).unwrap())
     }
 
     pub fn bytes(&self) -> Vec<u8> {

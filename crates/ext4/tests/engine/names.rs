@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use extant_ext4::{DeviceNumber, FileType, FollowLast, NewKind, Node, RenameMode};
+use extant_ext4::{
+    DeviceNumber, FileType, FollowLast, NewKind, Node, OnError, Options, RenameMode,
+};
 use extant_space::{ErrorKind, SpaceFile};
 use extant_testkit::{require, requires};
 
@@ -180,6 +182,96 @@ fn rename_moves_replaces_exchanges_and_refuses() {
     drop((a, b, sub, deep, file, replaced, root));
     fs.close().unwrap();
     image.assert_clean();
+}
+
+/// `i_flags` of a directory with extents: `CASEFOLD`, `ENCRYPT`.
+const FOREIGN_NAMES: [u64; 2] = [0x4008_0000, 0x8_0800];
+const PLAIN_NAMES: u64 = 0x8_0000;
+
+#[test]
+fn directory_with_names_not_offered_moves_to_another_parent() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    for flags in FOREIGN_NAMES {
+        let image = Image::new("-t ext4 -O casefold,encrypt", 16);
+        let fs = image.open();
+        let root = fs.root().unwrap();
+        for parent in ["a", "b"] {
+            let parent = mkdir(&root, parent);
+            mkdir(&parent, "sub");
+            create(&mkdir(&parent, "foreign"), "inside");
+        }
+        drop((fs, root));
+        let set = |image: Image, flags| {
+            image.set_fields(&[
+                ("/a/foreign", "flags", flags),
+                ("/b/foreign", "flags", flags),
+            ])
+        };
+        let image = set(image, flags);
+        let fs = image.open();
+        let root = fs.root().unwrap();
+        let (a, b) = (root.lookup(b"a").unwrap(), root.lookup(b"b").unwrap());
+        let (keep, exchange) = (RenameMode::NoReplace, RenameMode::Exchange);
+        // Each with a directory of the other parent, then to the first parent.
+        a.rename(b"foreign", &b, b"foreign", exchange).unwrap();
+        a.rename(b"sub", &b, b"foreign", exchange).unwrap();
+        b.rename(b"sub", &a, b"foreign", exchange).unwrap();
+        b.rename(b"sub", &root, b"out", keep).unwrap();
+        root.rename(b"out", &a, b"in", keep).unwrap();
+        assert_eq!((a.attributes().links, b.attributes().links), (5, 3));
+        drop((fs, root, a, b));
+        let image = image.set_fields(&[
+            ("/a/sub", "flags", PLAIN_NAMES),
+            ("/a/in", "flags", PLAIN_NAMES),
+        ]);
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn directory_with_a_damaged_block_is_not_moved_and_nothing_has_changed() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    let image = Image::new("-t ext4 -b 1024", 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let (a, b) = (mkdir(&root, "a"), mkdir(&root, "b"));
+    let sub = mkdir(&a, "sub");
+    create(&sub, "inside");
+    mkdir(&b, "other");
+    drop((fs, root, a, b, sub));
+    let mut bytes = image.bytes();
+    let is_block = |block: &[u8]| block[8] == b'.' && block[32..].starts_with(b"inside");
+    for block in bytes.chunks_mut(1024).filter(|block| is_block(block)) {
+        block[1000] ^= 1;
+    }
+    let image = Image::from_bytes(&bytes);
+    let fs = image.open_with(Options {
+        on_error: Some(OnError::Continue),
+        ..Options::default()
+    });
+    let root = fs.root().unwrap();
+    let (a, b) = (root.lookup(b"a").unwrap(), root.lookup(b"b").unwrap());
+    for refused in [
+        a.rename(b"sub", &b, b"sub", RenameMode::NoReplace),
+        a.rename(b"sub", &b, b"other", RenameMode::Exchange),
+        b.rename(b"other", &a, b"sub", RenameMode::Exchange),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    }
+    assert_eq!(names(&a).len(), 3);
+    assert_eq!(names(&b).len(), 3);
+    create(&a, "the journal accepts changes");
+    drop((root, a, b));
+    fs.close().unwrap();
 }
 
 #[test]

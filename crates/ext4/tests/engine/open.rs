@@ -5,8 +5,6 @@ use std::sync::Arc;
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_ext4::{Access, Filesystem, OnError, Options, Replay, Shutdown};
 use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile, SyncMode};
-use extant_testkit::command::{run, tool};
-use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
 use crate::image::{Image, create, mkdir};
@@ -46,19 +44,6 @@ fn features_that_are_not_offered_are_refused_by_name() {
     }
 }
 
-/// Sets `i_flags` of the inode at a path.
-fn set_raw_flags(image: Image, flags: &[(&str, u32)]) -> Image {
-    let work = Workdir::new();
-    let path = work.path().join("image");
-    std::fs::write(&path, image.bytes()).unwrap();
-    for (name, flags) in flags {
-        let command = format!("set_inode_field {name} flags {flags:#x}");
-        let mut debugfs = tool("debugfs");
-        run(debugfs.args(["-w", "-R", &command]).arg(&path)).unwrap();
-    }
-    Image::from_bytes(&std::fs::read(&path).unwrap())
-}
-
 #[test]
 fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
     require!(
@@ -75,14 +60,11 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
     }
     drop((mkdir(&root, "directory"), root));
     fs.close().unwrap();
-    let image = set_raw_flags(
-        image,
-        &[
-            ("/sealed", 0x18_0000),
-            ("/secret", 0x8_0800),
-            ("/directory", 0x4008_0000),
-        ],
-    );
+    let image = image.set_fields(&[
+        ("/sealed", "flags", 0x18_0000),
+        ("/secret", "flags", 0x8_0800),
+        ("/directory", "flags", 0x4008_0000),
+    ]);
     let fs = image.open();
     let root = fs.root().unwrap();
     let kind = |error: extant_space::Error| error.kind();
