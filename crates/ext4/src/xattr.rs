@@ -206,6 +206,9 @@ impl FsState {
         let written = self.write_xattr_block(&mut store, &mut state, before, after);
         store.settle(&mut state)?;
         written?;
+        if !(after.inode.is_empty() && after.block.is_empty()) {
+            self.set_ext_attr(transaction);
+        }
         let state = &mut *state;
         after
             .inode

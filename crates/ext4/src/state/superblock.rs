@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering;
 
 use extant_blockdev::{Device, Persistence};
-use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError, State};
-use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
+use extant_ondisk::ext4::superblock::{ErrorPolicy, RawSuperblock, RecordedError, State};
+use extant_ondisk::ext4::{Compat, Incompat, PhysicalBlock, RoCompat, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::FsState;
@@ -94,19 +94,31 @@ impl FsState {
     #[cold]
     pub(crate) fn set_large_file(&self, transaction: &Transaction<'_>) {
         let mut superblock = lock(&self.superblock);
-        if superblock
-            .features()
-            .ro_compat
-            .contains(RoCompat::LARGE_FILE)
-        {
+        let features = superblock.features();
+        if !features.ro_compat.contains(RoCompat::LARGE_FILE) {
+            let large_file = RoCompat::LARGE_FILE.bits();
+            set_feature(&mut superblock, transaction, |raw| {
+                let features = raw.s_feature_ro_compat.get() | large_file;
+                raw.s_feature_ro_compat.set(features);
+            });
+        }
+    }
+
+    /// Says that there are extended attributes, in the transaction that makes the first one:
+    /// e2fsck removes their blocks where the feature is not set.
+    pub(crate) fn set_ext_attr(&self, transaction: &Transaction<'_>) {
+        if self.layout.features().compat.contains(Compat::EXT_ATTR) {
             return;
         }
-        transaction.mark_ineligible();
-        let set = superblock.edit(|raw| {
-            let features = raw.s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
-            raw.s_feature_ro_compat.set(features);
-        });
-        set.expect("a superblock is as good with this feature");
+        let mut superblock = lock(&self.superblock);
+        let features = superblock.features();
+        if !features.compat.contains(Compat::EXT_ATTR) {
+            let ext_attr = Compat::EXT_ATTR.bits();
+            set_feature(&mut superblock, transaction, |raw| {
+                let features = raw.s_feature_compat.get() | ext_attr;
+                raw.s_feature_compat.set(features);
+            });
+        }
     }
 
     /// Reaction to corrupt metadata.
@@ -153,6 +165,27 @@ impl FsState {
             superblock.clone()
         })
     }
+}
+
+/// Sets a feature with which all structures remain valid. The first revision has no features; the
+/// second makes variable what was fixed before.
+fn set_feature(
+    superblock: &mut Superblock,
+    transaction: &Transaction<'_>,
+    set: impl FnOnce(&mut RawSuperblock),
+) {
+    const FIRST_INODE: u32 = 11;
+    const INODE_BYTES: u16 = 128;
+    transaction.mark_ineligible();
+    let done = superblock.edit(|raw| {
+        if raw.s_rev_level.get() == 0 {
+            raw.s_rev_level.set(1);
+            raw.s_first_ino.set(FIRST_INODE);
+            raw.s_inode_size.set(INODE_BYTES);
+        }
+        set(raw);
+    });
+    done.expect("a superblock is as good with this feature");
 }
 
 /// Notes an error in the superblock as it is on the device: changes of the running transaction must

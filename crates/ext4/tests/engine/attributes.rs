@@ -8,7 +8,7 @@ use extant_blockdev::{HostDevice, HostOptions};
 use extant_ext4::{
     AttributeChange, Filesystem, FollowLast, InodeFlags, Options, Timestamp, XattrMode,
 };
-use extant_space::ErrorKind;
+use extant_space::{ErrorKind, SpaceFile};
 use extant_testkit::command::{run, text, tool};
 use extant_testkit::scratch::{LoopDevice, Mount};
 use extant_testkit::workdir::Workdir;
@@ -216,5 +216,58 @@ fn attributes_of_ours_are_the_kernels_and_shared_blocks_stay_whole() {
         );
     });
     let image = Image::from_bytes(&fs::read(&path).unwrap());
+    image.assert_clean();
+}
+
+/// Fields of the superblock, as little-endian numbers.
+fn field(image: &Image, offset: usize, bytes: usize) -> u64 {
+    let field = &image.bytes()[1024 + offset..][..bytes];
+    let number = |number, byte: &u8| number << 8 | u64::from(*byte);
+    field.iter().rev().fold(0, number)
+}
+
+#[test]
+fn first_attribute_sets_ext_attr_and_makes_revision_0_dynamic() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    const EXT_ATTR: u64 = 8;
+    for format in [
+        "-t ext4 -O ^ext_attr -I 128",
+        "-t ext4 -O ^ext_attr -I 256",
+        "-t ext2 -O ^ext_attr -I 128",
+        "-t ext2 -r 0",
+    ] {
+        let image = Image::new(format, 16);
+        assert_eq!(field(&image, 0x5C, 4) & EXT_ATTR, 0, "{format}");
+        let fs = image.open();
+        let file = create(&fs.root().unwrap(), "file");
+        fs.sync().unwrap();
+        assert_eq!(field(&image, 0x5C, 4) & EXT_ATTR, 0, "{format}");
+        file.set_xattr(b"user.a", b"value", XattrMode::Set).unwrap();
+        drop(file);
+        fs.close().unwrap();
+        assert_eq!(field(&image, 0x5C, 4) & EXT_ATTR, EXT_ATTR, "{format}");
+        let (revision, first, bytes) = (
+            field(&image, 0x4C, 4),
+            field(&image, 0x54, 4),
+            field(&image, 0x58, 2),
+        );
+        assert_eq!((revision, first), (1, 11), "{format}");
+        assert!([128, 256].contains(&bytes), "{format}");
+        image.assert_clean();
+        let file = image.open().root().unwrap().lookup(b"file").unwrap();
+        assert_eq!(file.xattr(b"user.a").unwrap(), b"value", "{format}");
+    }
+}
+
+#[test]
+fn first_file_of_2_gib_makes_revision_0_dynamic() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext2 -r 0", 16);
+    let fs = image.open();
+    let file = create(&fs.root().unwrap(), "file").file().unwrap();
+    file.resize(3 << 30).unwrap();
+    drop(file);
+    fs.close().unwrap();
+    assert_eq!(field(&image, 0x4C, 4), 1);
     image.assert_clean();
 }
