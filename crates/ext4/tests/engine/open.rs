@@ -115,6 +115,42 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
     image.assert_clean();
 }
 
+/// A file system with a closed file of `bytes`, and its number.
+fn with_file(format: &str, bytes: &[u8]) -> (Image, u32) {
+    let image = Image::new(format, 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let node = create(&root, "file");
+    node.file().unwrap().write_at(bytes, 0).unwrap();
+    let number = node.number().0;
+    drop((node, root));
+    fs.close().unwrap();
+    (image, number)
+}
+
+#[test]
+fn orphan_that_is_encrypted_keeps_the_whole_last_block() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let cipher: Vec<u8> = (0..12_288).map(|at| (at % 251) as u8 | 1).collect();
+    let format = "-t ext4 -b 4096 -O encrypt,^orphan_file";
+    let (image, number) = with_file(format, &cipher);
+    let image = image.debugfs(&format!(
+        "sif /file flags 0x80800\nsif /file size 5000\nssv last_orphan {number}\n"
+    ));
+    image.open().close().unwrap();
+    let image = image.set_fields(&[("/file", "flags", 0x8_0000), ("/file", "size", 8192)]);
+    let fs = image.open_with(Options {
+        access: READ_ONLY,
+        ..Options::default()
+    });
+    assert_eq!(fs.superblock().last_orphan(), None);
+    let file = fs.root().unwrap().lookup(b"file").unwrap();
+    assert_eq!(file.attributes().allocated_bytes, 8192);
+    let mut bytes = vec![0; 8192];
+    file.file().unwrap().read_at(&mut bytes, 0).unwrap();
+    assert!(bytes == cipher[..8192], "the last block has changed");
+}
+
 #[test]
 fn read_only_file_system_is_read_and_stays_as_it_is() {
     require!(requires::tool("mke2fs"));
