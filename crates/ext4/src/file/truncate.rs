@@ -95,17 +95,19 @@ impl Engine {
     /// Frees all blocks after the end of an orphan, and removes it from the list if it has a name.
     pub(crate) fn finish_cut(&self, cell: &Arc<InodeCell>) -> Result<()> {
         let fs = &*self.fs;
-        let (size, has_foreign_data) = {
+        let (size, is_mapped, has_foreign_data) = {
             let state = read(&cell.state);
             let size = state.inode.size_bytes(&fs.layout);
             let has_foreign_data = state.check_data().is_err();
-            (size, has_foreign_data)
+            (size, state.inode.is_mapped(), has_foreign_data)
         };
         // The last block of an encrypted file is whole on the disk: zeros would destroy its end.
-        if !has_foreign_data {
+        if is_mapped && !has_foreign_data {
             fs.zero_after_end(cell, size)?;
         }
-        self.remove_blocks(cell, fs.block_after(size)..LOGICAL_END)?;
+        if is_mapped {
+            self.remove_blocks(cell, fs.block_after(size)..LOGICAL_END)?;
+        }
         let transaction = self.begin(INODE_CREDITS + orphan::CREDITS)?;
         fs.remove_cut_orphan(&transaction, cell)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
-use extant_ext4::{Access, Filesystem, OnError, Options, Replay, Shutdown};
+use extant_ext4::{Access, Filesystem, NewKind, OnError, Options, Replay, Shutdown};
 use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile, SyncMode};
 use extant_testkit::{require, requires};
 
@@ -115,15 +115,18 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
     image.assert_clean();
 }
 
-/// A file system with a closed file of `bytes`, and its number.
-fn with_file(format: &str, bytes: &[u8]) -> (Image, u32) {
+/// A file system with a closed file of `bytes` and a short symbolic link, and the number of the
+/// file; the link has the next.
+fn with_file_and_link(format: &str, bytes: &[u8]) -> (Image, u32) {
     let image = Image::new(format, 16);
     let fs = image.open();
     let root = fs.root().unwrap();
     let node = create(&root, "file");
     node.file().unwrap().write_at(bytes, 0).unwrap();
     let number = node.number().0;
-    drop((node, root));
+    // As a block map, its second block would be number 0x320.
+    let link = NewKind::SymbolicLink(b"link\x20\x03");
+    drop((node, root.create(b"link", &crate::image::new(link)), root));
     fs.close().unwrap();
     (image, number)
 }
@@ -133,7 +136,7 @@ fn orphan_that_is_encrypted_keeps_the_whole_last_block() {
     require!(requires::tool("mke2fs"), requires::tool("debugfs"));
     let cipher: Vec<u8> = (0..12_288).map(|at| (at % 251) as u8 | 1).collect();
     let format = "-t ext4 -b 4096 -O encrypt,^orphan_file";
-    let (image, number) = with_file(format, &cipher);
+    let (image, number) = with_file_and_link(format, &cipher);
     let image = image.debugfs(&format!(
         "sif /file flags 0x80800\nsif /file size 5000\nssv last_orphan {number}\n"
     ));
@@ -149,6 +152,24 @@ fn orphan_that_is_encrypted_keeps_the_whole_last_block() {
     let mut bytes = vec![0; 8192];
     file.file().unwrap().read_at(&mut bytes, 0).unwrap();
     assert!(bytes == cipher[..8192], "the last block has changed");
+}
+
+#[test]
+fn orphan_with_its_target_in_the_inode_loses_no_blocks() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    for format in ["-t ext4 -b 4096 -O ^orphan_file", "-t ext2 -b 1024"] {
+        let (image, number) = with_file_and_link(format, &[7; 5000]);
+        let free = image.open().statistics().free_blocks;
+        let link = number + 1;
+        let image = image.debugfs(&format!("ssv last_orphan {link}\n"));
+        let fs = image.open();
+        assert_eq!(fs.superblock().last_orphan(), None);
+        assert_eq!(fs.superblock().recorded_errors(), (None, None), "{format}");
+        fs.sync().unwrap();
+        assert_eq!(fs.statistics().free_blocks, free, "{format}");
+        drop(fs);
+        image.assert_clean();
+    }
 }
 
 #[test]
