@@ -3,7 +3,8 @@
 //! Every entry is counted as a link of the inode it names, and gives a directory its parent.
 
 use extant_ondisk::ext4::directory::{
-    BlockKind, DirectoryFormat, Entry, RawDirEntry, Tail, block_kind, entries, verify,
+    BlockKind, DirectoryFormat, Entry, RawDirEntry, Tail, block_kind, encrypted_entries, entries,
+    verify,
 };
 use extant_ondisk::ext4::extent::ExtentKind;
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
@@ -76,6 +77,7 @@ impl Check<'_> {
             dot_dot: None,
             seed: self.volume.seed().map(|seed| inode.seed(seed, number)),
             is_indexed: inode.flags().contains(InodeFlags::INDEX),
+            is_encrypted: inode.flags().contains(InodeFlags::ENCRYPT),
             is_casefolded: inode.flags().contains(InodeFlags::CASEFOLD),
             is_deleted,
             runs: summary.runs,
@@ -251,7 +253,13 @@ impl Check<'_> {
         } else {
             &[]
         };
-        for entry in entries(block.bytes, &format) {
+        let index = self.directory_index(block.directory).expect("a directory");
+        let entries = if self.directories[index].is_encrypted {
+            encrypted_entries(block.bytes, &format)
+        } else {
+            entries(block.bytes, &format)
+        };
+        for entry in entries {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {

@@ -13,6 +13,8 @@ pub(crate) struct Directory {
     pub(crate) dot_dot: Option<InodeNumber>,
     pub(crate) seed: Option<InodeSeed>,
     pub(crate) is_indexed: bool,
+    /// Names are any bytes.
+    pub(crate) is_encrypted: bool,
     /// Names are hashed after case folding, which is not known here.
     pub(crate) is_casefolded: bool,
     /// An orphan without links: its content is orphaned with it, and is not read.

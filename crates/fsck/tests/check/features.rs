@@ -1,7 +1,10 @@
 //! Features that the engine does not carry out, or only for some files: all of them are checked.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 
+use extant_testkit::command::{run, text, tool};
+use extant_testkit::requires::Requirement;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
@@ -62,6 +65,50 @@ fn file_systems_with_features_of_single_files_are_checked() {
             image.repair();
         }
         assert_clean(&image, &format!("{features}: {change}"));
+    }
+}
+
+/// Names in them are any bytes, `/` and zeros among them.
+#[test]
+fn encrypted_directories_of_the_kernel_are_clean() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs"),
+        requires::tool("xfs_io"),
+        requires::kernel_filesystem("ext4"),
+        Requirement::new(
+            "encryption in the kernel's ext4",
+            Path::new("/sys/fs/ext4/features/encryption").exists()
+        )
+    );
+    for format in [
+        "-t ext4 -b 1024 -O encrypt",
+        "-t ext4 -b 4096 -O encrypt,^dir_index,^metadata_csum",
+    ] {
+        let image = Image::new(format, 32);
+        image.mounted(|root| {
+            let key = root.join("key");
+            fs::write(&key, [7; 64]).unwrap();
+            let mut add = tool("xfs_io");
+            add.args(["-c", "add_enckey"]).arg(root);
+            let words = text(add.stdin(File::open(&key).unwrap())).unwrap();
+            let identifier = words.split_whitespace().next_back().unwrap();
+            let secret = root.join("secret");
+            fs::create_dir(&secret).unwrap();
+            let policy = format!("set_encpolicy -v 2 {identifier}");
+            run(tool("xfs_io").args(["-c", &policy]).arg(&secret)).unwrap();
+            // As many as make a tree; of their names, some have a slash and some a zero.
+            for name in 0..400 {
+                fs::write(secret.join(format!("a name of some length {name}")), "x").unwrap();
+            }
+            fs::create_dir(secret.join("below")).unwrap();
+            std::os::unix::fs::symlink("target", secret.join("link")).unwrap();
+        });
+        assert_clean(&image, format);
+        image.debugfs("set_inode_field /secret links_count 9\n");
+        assert!(!image.check().unwrap().is_clean(), "{format}");
     }
 }
 

@@ -9,7 +9,8 @@
 //! Invariants:
 //! - every record of a block is reached from the one before, and the last ends where the block's
 //!   records end: readers stop with an error at the first that does not fit;
-//! - returned names are 1 to 255 bytes, without `/` and zeros;
+//! - returned names are 1 to 255 bytes, without `/` and zeros; those of encrypted directories are
+//!   16 to 255 bytes of any value;
 //! - changing a block leaves other records at their positions.
 //!
 //! Format: docs/formats/ext4.md, "Directory".
@@ -29,7 +30,10 @@ pub use hash::{HASH_END, HashKind, HashSeed, HashVersion, NameHash, Sign, name_h
 pub use index::{BlockKind, DxEntry, IndexNode, IndexShape, block_kind};
 pub use index_edit::IndexNodeMut;
 pub(super) use record::is_plain;
-pub use record::{Entries, Entry, NAME_BYTES_MAX, RawDirEntry, entries, find, record_bytes};
+pub use record::{
+    ENCRYPTED_NAME_BYTES_MIN, Entries, Entry, NAME_BYTES_MAX, RawDirEntry, encrypted_entries,
+    entries, find, record_bytes,
+};
 pub use tail::{RawDirEntryTail, seal, verify};
 
 use super::{Incompat, Superblock};

@@ -22,6 +22,8 @@ on_disk! {
 
 /// Bytes of the longest name.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of the shortest encrypted name: a block of the cipher.
+pub const ENCRYPTED_NAME_BYTES_MIN: usize = 16;
 pub(super) const HEADER_BYTES: usize = size_of::<RawDirEntry>();
 /// A record with the shortest name; a free one is not shorter.
 const RECORD_BYTES_MIN: usize = record_bytes(1);
@@ -51,7 +53,22 @@ pub const fn record_bytes(name_bytes: usize) -> usize {
 /// # Panics
 /// When `block` is not a whole block.
 pub fn entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
-    Entries(Records::new(block, format))
+    Entries {
+        records: Records::new(block, format),
+        form: NameForm::Plain,
+    }
+}
+
+/// The same for a block of an encrypted directory: names are any bytes, and at least
+/// [`ENCRYPTED_NAME_BYTES_MIN`] of them, but for `.` and `..`.
+///
+/// # Panics
+/// When `block` is not a whole block.
+pub fn encrypted_entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
+    Entries {
+        records: Records::new(block, format),
+        form: NameForm::Encrypted,
+    }
 }
 
 /// The entry with the given name; `None` if there is none. For other records only the lengths are
@@ -82,19 +99,42 @@ pub fn find<'a>(
 
 /// Iterator of [`entries`]; it ends after the first error.
 #[derive(Clone, Debug)]
-pub struct Entries<'a>(Records<'a>);
+pub struct Entries<'a> {
+    records: Records<'a>,
+    form: NameForm,
+}
+
+/// The bytes that a name may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameForm {
+    /// Any bytes but `/` and zero.
+    Plain,
+    /// Any bytes.
+    Encrypted,
+}
+
+impl NameForm {
+    fn allows(self, name: &[u8]) -> bool {
+        match self {
+            Self::Plain => !name.is_empty() && is_plain(name),
+            Self::Encrypted => {
+                name.len() >= ENCRYPTED_NAME_BYTES_MIN || matches!(name, b"." | b"..")
+            }
+        }
+    }
+}
 
 impl<'a> Iterator for Entries<'a> {
     type Item = Result<Entry<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let record = self.0.next()?;
-            match record.and_then(|record| record.entry(&self.0.format)) {
+            let record = self.records.next()?;
+            match record.and_then(|record| record.entry_with(&self.records.format, self.form)) {
                 Ok(Some(entry)) => return Some(Ok(entry)),
                 Ok(None) => continue,
                 Err(error) => {
-                    self.0.at = self.0.end;
+                    self.records.at = self.records.end;
                     return Some(Err(error));
                 }
             }
@@ -129,6 +169,10 @@ impl<'a> Record<'a> {
 
     /// Its entry; `None` when it is free.
     pub(super) fn entry(&self, format: &DirectoryFormat) -> Result<Option<Entry<'a>>> {
+        self.entry_with(format, NameForm::Plain)
+    }
+
+    fn entry_with(&self, format: &DirectoryFormat, form: NameForm) -> Result<Option<Entry<'a>>> {
         let Some(inode) = self.inode else {
             return Ok(None);
         };
@@ -139,7 +183,7 @@ impl<'a> Record<'a> {
                 format_args!("inode is {inode}, of {most}"),
             ));
         }
-        if self.name.is_empty() || !is_plain(self.name) {
+        if !form.allows(self.name) {
             let shown = self.name.escape_ascii();
             return Err(wrong(self.offset, format_args!("\"{shown}\" is no name")));
         }

@@ -64,6 +64,27 @@ fn first_block_holds_itself_and_its_parent() {
 }
 
 #[test]
+fn encrypted_names_are_any_bytes_of_a_block_of_the_cipher_at_least() {
+    let format = format();
+    let name = b"any/bytes\0and 16";
+    let mut block = vec![0; 1024];
+    init_first(&mut block, &format, InodeNumber(12), InodeNumber(2));
+    insert(&mut block, &format, &file(name, 13)).unwrap();
+    assert!(entries(&block, &format).last().unwrap().is_err());
+    let read: Vec<_> = encrypted_entries(&block, &format)
+        .map(|entry| entry.unwrap().name.to_vec())
+        .collect();
+    assert_eq!(read, [&b"."[..], b"..", name]);
+    // Shorter, and for an inode that does not exist.
+    for (at, byte) in [(24 + 6, 15), (24 + 3, 0xFF)] {
+        let mut block = block.clone();
+        block[at] = byte;
+        let last = encrypted_entries(&block, &format).last().unwrap();
+        assert_eq!(last.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
 fn changed_byte_is_found_by_the_checksum() {
     let mut block = block();
     block[500] ^= 1;
