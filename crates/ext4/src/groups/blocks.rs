@@ -1,4 +1,7 @@
 //! The block bitmap of a group: which blocks have references.
+//!
+//! A bit is a cluster: a block, or with `bigalloc`, which is only read, several. Functions that
+//! change or search bits take them for blocks.
 
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -181,7 +184,7 @@ impl Groups {
     fn block_bitmap(&self, group: &Group) -> Result<BitmapBytes> {
         let layout = self.layout();
         let number = group.number;
-        let blocks = layout.blocks_in(number);
+        let clusters = layout.clusters_in(number);
         let bitmap = if group.flags(layout).contains(GroupFlags::BLOCK_UNINIT) {
             self.fixed_blocks(group)
         } else {
@@ -191,7 +194,7 @@ impl Groups {
             })?;
             BitmapBytes::from_block(&block)
         };
-        let (free, promised) = (bitmap.count_unset(blocks), group.descriptor.free_blocks());
+        let (free, promised) = (bitmap.count_unset(clusters), group.descriptor.free_blocks());
         if free != promised {
             return Err(Error::new(ErrorKind::Corrupt)
                 .detail(format!(
@@ -209,9 +212,11 @@ impl Groups {
         let first = layout.first_block(number).0;
         let all = first..first + u64::from(layout.blocks_in(number));
         for range in self.zone.within(all) {
-            let bits = (range.start - first) as u32..(range.end - first) as u32;
-            if let Some(bit) = bitmap.first_unset(bits) {
-                let block = first + u64::from(bit);
+            let per_cluster = u64::from(layout.blocks_per_cluster());
+            let start = (range.start - first) / per_cluster;
+            let end = (range.end - first).div_ceil(per_cluster);
+            if let Some(bit) = bitmap.first_unset(start as u32..end as u32) {
+                let block = range.start.max(first + u64::from(bit) * per_cluster);
                 return Err(Error::new(ErrorKind::Corrupt)
                     .detail(format!(
                         "block bitmap of group {number}: block {block} is free, which holds metadata of the file system itself"
@@ -227,17 +232,20 @@ impl Groups {
         let layout = self.layout();
         let (number, descriptor) = (group.number, &group.descriptor);
         let block_bytes = layout.block_bytes() as usize;
-        let mut bitmap = BitmapBytes::unused(block_bytes, layout.blocks_in(number));
-        bitmap.set(0..layout.fixed_blocks(number), true);
+        let mut bitmap = BitmapBytes::unused(block_bytes, layout.clusters_in(number));
+        let per_cluster = layout.blocks_per_cluster();
+        let fixed = layout.fixed_blocks(number).div_ceil(per_cluster);
+        bitmap.set(0..fixed, true);
         for (start, count) in [
             (descriptor.block_bitmap(), 1),
             (descriptor.inode_bitmap(), 1),
             (descriptor.inode_table(), layout.inode_table_blocks()),
         ] {
             for block in (start.0..start.0 + u64::from(count)).map(PhysicalBlock) {
-                if let Some((at, bit)) = layout.locate(block)
+                if let Some((at, index)) = layout.locate(block)
                     && at == number
                 {
+                    let bit = index / per_cluster;
                     bitmap.set(bit..bit + 1, true);
                 }
             }

@@ -27,11 +27,17 @@ impl Filesystem {
         let mut open: Option<Range<u64>> = None;
         for group in (0..layout.groups()).map(GroupNumber) {
             let bitmap = fs.groups.block_bitmap_now(group)?;
-            let (first, blocks) = (layout.first_block(group).0, layout.blocks_in(group));
+            let (first, clusters) = (layout.first_block(group).0, layout.clusters_in(group));
+            let group_end = first + u64::from(layout.blocks_in(group));
+            // The last cluster of a group may be a part of one.
+            let block = |cluster: u32| {
+                let blocks = u64::from(cluster) * u64::from(layout.blocks_per_cluster());
+                group_end.min(first + blocks)
+            };
             let mut at = 0;
-            while let Some(start) = bitmap.first_unset(at..blocks) {
-                let end = bitmap.first_set(start..blocks).unwrap_or(blocks);
-                let found = first + u64::from(start)..first + u64::from(end);
+            while let Some(start) = bitmap.first_unset(at..clusters) {
+                let end = bitmap.first_set(start..clusters).unwrap_or(clusters);
+                let found = block(start)..block(end);
                 at = end;
                 open = match open {
                     Some(run) if run.end == found.start => Some(run.start..found.end),

@@ -1,7 +1,7 @@
 //! How full the file system is.
 
-use extant_ondisk::ext4::GroupNumber;
 use extant_ondisk::ext4::superblock::JournalPlace;
+use extant_ondisk::ext4::{GroupNumber, RoCompat};
 
 use super::FsState;
 use crate::sync::{lock, read};
@@ -35,6 +35,8 @@ impl FsState {
         let superblock = self.groups.superblock();
         // Blocks kept for files to grow are free; those freed by the running transaction are too.
         let free = self.allocator.free_blocks() + self.allocator.pending_blocks();
+        // The allocator counts bits of the bitmaps, which are clusters.
+        let free = free * u64::from(self.layout.blocks_per_cluster());
         let reserved = lock(&self.superblock).reserved_blocks();
         let mut label = [0; 16];
         let name = superblock.volume_name();
@@ -56,6 +58,9 @@ impl FsState {
     fn overhead(&self) -> u64 {
         *self.overhead.get_or_init(|| {
             let layout = &self.layout;
+            if let Some(blocks) = self.stored_overhead() {
+                return blocks;
+            }
             let fixed: u64 = (0..layout.groups())
                 .map(|group| u64::from(layout.fixed_blocks(GroupNumber(group))))
                 .sum();
@@ -65,6 +70,20 @@ impl FsState {
                 + each * u64::from(layout.groups())
                 + self.journal_blocks()
         })
+    }
+
+    /// The count of mke2fs with `bigalloc`, of clusters with metadata in them. Like the kernel, it
+    /// is not used where every block is a cluster, nor where it is impossible.
+    fn stored_overhead(&self) -> Option<u64> {
+        let superblock = self.groups.superblock();
+        let clusters = u64::from(superblock.raw().s_overhead_clusters.get());
+        let is_bigalloc = self
+            .layout
+            .features()
+            .ro_compat
+            .contains(RoCompat::BIGALLOC);
+        (is_bigalloc && clusters > 0 && clusters <= self.layout.blocks())
+            .then(|| clusters * u64::from(self.layout.blocks_per_cluster()))
     }
 
     fn journal_blocks(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 mod access;
 mod attributes;
+mod bigalloc;
 mod counters;
 mod cut;
 mod data;

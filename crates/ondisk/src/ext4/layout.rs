@@ -203,6 +203,15 @@ impl Layout {
         low32(rest.min(self.blocks_per_group.into()))
     }
 
+    /// Units of allocation of `group`, which are the used bits of its block bitmap; the last may be
+    /// a part of one.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn clusters_in(&self, group: GroupNumber) -> u32 {
+        self.blocks_in(group).div_ceil(self.blocks_per_cluster())
+    }
+
     /// The group of `block` and the block's place in it; `None` outside the groups.
     #[inline]
     pub fn locate(&self, block: PhysicalBlock) -> Option<(GroupNumber, u32)> {
