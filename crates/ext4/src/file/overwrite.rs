@@ -65,7 +65,8 @@ impl Engine {
                     }
                     _ => ControlFlow::Break(()),
                 })?;
-            if found.is_break() {
+            let covered: usize = pieces.iter().map(|(_, length)| length).sum();
+            if found.is_break() || covered != from.len() {
                 return Ok(Done::No);
             }
         }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use extant_ondisk::ext4::inode::Mode;
+use extant_ondisk::ext4::inode::{InodeFlags, Mode};
+use extant_ondisk::ext4::layout::Mapping as MappingKind;
 use extant_ondisk::ext4::{Inode, InodeNumber, Layout, PhysicalBlock, Seed};
 use extant_space::{Error, ErrorKind, Result};
 
@@ -74,6 +75,7 @@ impl InodeTable {
                 Error::new(ErrorKind::NotFound).detail(format!("inode {number} is not in use"))
             );
         }
+        check_size(number, &inode, self.layout())?;
         self.groups
             .zone()
             .check_inode(number, &inode, self.layout())?;
@@ -94,4 +96,25 @@ impl InodeTable {
             byte: place.byte as usize,
         })
     }
+}
+
+/// Refuses a size with bytes that no block can have a number for: calculations rely on it.
+fn check_size(number: InodeNumber, inode: &Inode, layout: &Layout) -> Result<()> {
+    if !inode.is_mapped() {
+        return Ok(());
+    }
+    let mapping = if inode.flags().contains(InodeFlags::EXTENTS) {
+        MappingKind::Extents
+    } else {
+        MappingKind::Blocks
+    };
+    let (size, most) = (inode.size_bytes(layout), layout.mapped_bytes_max(mapping));
+    if size > most {
+        return Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!(
+                "inode {number}: i_size is {size}, more than {most}"
+            ))
+            .advice("check the file system"));
+    }
+    Ok(())
 }

@@ -155,6 +155,45 @@ fn orphan_that_is_encrypted_keeps_the_whole_last_block() {
 }
 
 #[test]
+fn size_past_the_last_block_is_refused_for_one_file_and_as_an_orphan() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    for (format, most) in [
+        ("-t ext4 -b 4096 -O ^orphan_file", ((1u64 << 32) - 1) << 12),
+        (
+            "-t ext4 -b 1024 -O ^orphan_file,large_dir,^huge_file",
+            ((1u64 << 32) - 1) << 10,
+        ),
+        (
+            "-t ext3 -b 1024",
+            (12 + 256 + 256 * 256 + 256 * 256 * 256) << 10,
+        ),
+    ] {
+        for size in [most + 1, u64::MAX >> 1, u64::MAX] {
+            let (image, number) = with_file_and_link(format, &[7; 5000]);
+            let image = image.set_fields(&[("/file", "size", size)]);
+            let fs = image.open();
+            let root = fs.root().unwrap();
+            let refused = root.lookup(b"file").map(|_| ()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{format}: {refused}");
+            assert!(refused.to_string().contains("i_size"), "{refused}");
+            root.lookup(b"link").unwrap();
+            drop((fs, root));
+            let image = image.debugfs(&format!("ssv last_orphan {number}\n"));
+            let fs = image.open();
+            let (recorded, _) = fs.superblock().recorded_errors();
+            assert!(recorded.is_some(), "{format}, {size}");
+        }
+        let (image, _) = with_file_and_link(format, &[7; 5000]);
+        let image = image.set_fields(&[("/file", "size", most)]);
+        let fs = image.open();
+        let file = fs.root().unwrap().lookup(b"file").unwrap().file().unwrap();
+        let mut bytes = [1; 4096];
+        file.read_at(&mut bytes, most - 4096).unwrap();
+        assert!(bytes == [0; 4096], "{format}");
+    }
+}
+
+#[test]
 fn orphan_with_its_target_in_the_inode_loses_no_blocks() {
     require!(requires::tool("mke2fs"), requires::tool("debugfs"));
     for format in ["-t ext4 -b 4096 -O ^orphan_file", "-t ext2 -b 1024"] {

@@ -35,6 +35,17 @@ impl Layout {
         (blocks << self.block_bits).min(BYTES_MAX)
     }
 
+    /// The size in bytes past which the mapping has no number for a block. Up to here a file is
+    /// read, also if it is larger than [`file_bytes_max`](Self::file_bytes_max), as after
+    /// `huge_file` was cleared.
+    pub fn mapped_bytes_max(&self, mapping: Mapping) -> u64 {
+        let blocks = match mapping {
+            Mapping::Extents => EXTENT_BLOCKS_MAX,
+            Mapping::Blocks => block_map::reach(self).min(EXTENT_BLOCKS_MAX),
+        };
+        (blocks << self.block_bits).min(BYTES_MAX)
+    }
+
     /// The most blocks that direct to triple indirect blocks reach, when together with
     /// the indirect blocks they may be `countable`. As in the kernel, which subtracts the indirect
     /// blocks of a file of `countable` blocks: a few more than are needed.
