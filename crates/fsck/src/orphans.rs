@@ -4,7 +4,7 @@
 //! They are read before the inodes, as the rules for them are others. They are no findings:
 //! the next mount handles them.
 
-use extant_ondisk::ext4::orphan;
+use extant_ondisk::ext4::orphan::{self, FILE_BLOCKS_MAX};
 use extant_ondisk::ext4::{Compat, InodeNumber, PhysicalBlock};
 use extant_space::{Error, Result};
 
@@ -12,9 +12,6 @@ use crate::checker::Check;
 use crate::findings::{FindingKind, Location};
 use crate::mapping::{NodeAction, Run, Visitor, walk};
 use crate::states::InodeUse;
-
-/// Linux accepts no larger orphan file.
-const FILE_BLOCKS_MAX: u64 = 512;
 
 impl Check<'_> {
     /// Reads list and file.

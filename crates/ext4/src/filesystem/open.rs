@@ -15,6 +15,7 @@ use extant_jbd2::{
     JournalOptions, LogFormat, Run, TransactionOptions, Transactions,
 };
 use extant_mballoc::{self as mballoc, Allocator, Block as AllocatorBlock, Reuse};
+use extant_ondisk::ext4::orphan::FILE_BLOCKS_MAX;
 use extant_ondisk::ext4::superblock::{JournalPlace, State};
 use extant_ondisk::ext4::{
     Access, Compat, GroupDescriptor, GroupNumber, Incompat, InodeNumber, PhysicalBlock, Superblock,
@@ -357,6 +358,13 @@ fn orphans(
     let state = read(&cell.state);
     let count = state.inode.size_bytes(layout) >> layout.block_bits();
     let seed = state.seed;
+    if count > FILE_BLOCKS_MAX {
+        return Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!(
+                "orphan file, inode {number}: {count} blocks, where {FILE_BLOCKS_MAX} are the most"
+            ))
+            .advice("check the file system"));
+    }
     let mut blocks = Vec::new();
     let walked = mapping::walk(
         &state.inode,

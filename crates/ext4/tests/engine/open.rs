@@ -212,6 +212,24 @@ fn orphan_with_its_target_in_the_inode_loses_no_blocks() {
 }
 
 #[test]
+fn orphan_file_that_is_too_large_is_refused() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::new("-t ext4 -b 4096 -O orphan_file", 64);
+    let bytes = image.bytes();
+    // s_orphan_file_inum
+    let number = u32::from_le_bytes(bytes[1024 + 0x280..][..4].try_into().unwrap());
+    let inode = format!("<{number}>");
+    for blocks in [513u64, 1 << 31] {
+        let image = Image::from_bytes(&bytes).set_fields(&[(&inode, "size", blocks << 12)]);
+        for access in [READ_ONLY, Access::ReadWrite] {
+            let error = open(&image, access).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("512"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn read_only_file_system_is_read_and_stays_as_it_is() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4", 16);

@@ -25,6 +25,8 @@ on_disk! {
 
 /// `ob_magic`.
 pub const MAGIC: u32 = 0x0B10_CA04;
+/// Most blocks of the file; Linux accepts no larger one.
+pub const FILE_BLOCKS_MAX: u64 = 512;
 const TAIL_BYTES: usize = size_of::<RawOrphanTail>();
 
 /// Inode numbers in a block of `block_bytes`.
