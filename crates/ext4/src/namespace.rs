@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags, TimeField};
-use extant_ondisk::ext4::{InodeNumber, RoCompat};
+use extant_ondisk::ext4::{Compat, InodeNumber, RoCompat};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::directory::{After, Directory, DirectoryContext, DirectoryEntry, Listed};
@@ -186,7 +186,7 @@ impl FsState {
             // called before.
             let counted = match links {
                 1 => 1,
-                links if links + 1 >= LINKS_MAX => 1,
+                links if links >= LINKS_MAX => 1,
                 links => links + 1,
             };
             state.inode.set_links(counted);
@@ -208,8 +208,9 @@ impl FsState {
         let features = self.layout.features();
         // As the kernel: only hashed directories may stop counting.
         let counts_no_more = features.ro_compat.contains(RoCompat::DIR_NLINK)
+            && features.compat.contains(Compat::DIR_INDEX)
             && state.inode.flags().contains(InodeFlags::INDEX);
-        if state.inode.links() >= LINKS_MAX - 1 && !counts_no_more {
+        if state.inode.links() >= LINKS_MAX && !counts_no_more {
             return Err(Error::new(ErrorKind::TooManyLinks).detail(format!(
                 "a directory has at most {} others in it",
                 LINKS_MAX - 2

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 
 use extant_ext4::{
     DeviceNumber, FileType, FollowLast, NewKind, Node, OnError, Options, RenameMode,
 };
 use extant_space::{ErrorKind, SpaceFile};
+use extant_testkit::scratch::{LoopDevice, Mount};
+use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
 use crate::image::{FORMATS, Image, create, mkdir, new};
@@ -308,5 +311,56 @@ fn unlinked_file_lives_as_long_as_it_is_used() {
         drop((unnamed, root));
         fs.close().unwrap();
         image.assert_clean();
+    }
+}
+
+#[test]
+fn directory_counts_as_many_others_as_the_kernel_does() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("debugfs"),
+        requires::kernel_filesystem("ext4")
+    );
+    // `.` and its own name are two links of 65,000. With many files the directory has a tree.
+    const ONE_LESS: u64 = 64_997;
+    for (format, files) in [
+        ("-t ext4 -b 1024", 200),
+        ("-t ext4 -b 1024", 0),
+        ("-t ext4 -b 1024 -O ^dir_nlink", 200),
+        ("-t ext4 -b 1024 -O ^dir_index", 200),
+    ] {
+        let image = Image::new(format, 16);
+        let fs = image.open();
+        let dir = mkdir(&fs.root().unwrap(), "dir");
+        for name in 0..files {
+            create(&dir, &format!("{name:030}"));
+        }
+        drop((fs, dir));
+        let image = image.set_fields(&[("/dir", "links_count", 2 + ONE_LESS)]);
+        let work = Workdir::new();
+        let path = work.path().join("image");
+        std::fs::write(&path, image.bytes()).unwrap();
+        let device = LoopDevice::attach(&path);
+        let place = work.directory("mounted");
+        let mount = Mount::new("ext4", device.path(), &place, "");
+        let fs = image.open();
+        let dir = fs.root().unwrap().lookup(b"dir").unwrap();
+        for name in ["new1", "new2", "new3"] {
+            let theirs = std::fs::create_dir(place.join("dir").join(name));
+            let ours = dir.create(name.as_bytes(), &new(NewKind::Directory));
+            assert_eq!(
+                ours.is_ok(),
+                theirs.is_ok(),
+                "{format}, {files} files: {name}"
+            );
+            if let Err(refused) = ours {
+                assert_eq!(refused.kind(), ErrorKind::TooManyLinks);
+            }
+            let theirs = std::fs::metadata(place.join("dir")).unwrap().nlink();
+            let ours = u64::from(dir.attributes().links);
+            assert_eq!(ours, theirs, "{format}, {files} files: {name}");
+        }
+        mount.unmount();
     }
 }
