@@ -28,7 +28,7 @@ impl Timestamp {
     /// The latest time that can be stored with an extra word.
     pub const MAX: Self = Self {
         seconds: (3 << 32) + i32::MAX as i64,
-        nanoseconds: 999_999_999,
+        nanoseconds: 0,
     };
     /// The latest time that can be stored without.
     pub const MAX_SHORT: Self = Self {
@@ -45,13 +45,17 @@ impl Timestamp {
         }
     }
 
-    /// The words; a time out of range becomes the nearest valid one.
+    /// The words; a time out of range becomes the nearest valid one. As in Linux, the first and the
+    /// last second have no nanoseconds.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
             let time = self.clamp(Self::MIN, Self::MAX_SHORT);
             return (low32(time.seconds.cast_unsigned()), 0);
         }
-        let time = self.clamp(Self::MIN, Self::MAX);
+        let mut time = self.clamp(Self::MIN, Self::MAX);
+        if time.seconds == Self::MIN.seconds {
+            time.nanoseconds = 0;
+        }
         let word = low32(time.seconds.cast_unsigned());
         let epoch = (time.seconds - i64::from(word.cast_signed())) >> 32;
         (word, time.nanoseconds << 2 | low32(epoch.cast_unsigned()))
@@ -140,10 +144,13 @@ mod tests {
             (0x2_0000_0000, 0x0000_0000, 2),
             (0x3_7FFF_FFFF, 0x7FFF_FFFF, 3),
         ] {
-            let time = at(seconds, 5);
-            let (low, extra) = time.encode(true);
-            assert_eq!((low, extra & 3, extra >> 2), (word, epoch, 5), "{seconds}");
-            assert_eq!(Timestamp::decode(low.into(), Some(extra.into())), time);
+            let is_limit = [Timestamp::MIN.seconds, Timestamp::MAX.seconds].contains(&seconds);
+            let nanoseconds = if is_limit { 0 } else { 5 };
+            let (low, extra) = at(seconds, 5).encode(true);
+            let found = (low, extra & 3, extra >> 2);
+            assert_eq!(found, (word, epoch, nanoseconds), "{seconds}");
+            let time = Timestamp::decode(low.into(), Some(extra.into()));
+            assert_eq!(time, at(seconds, nanoseconds));
         }
     }
 
@@ -154,6 +161,13 @@ mod tests {
             Timestamp::decode(word.into(), Some(extra.into())),
             Timestamp::MAX
         );
+        for seconds in [Timestamp::MIN.seconds, Timestamp::MAX.seconds] {
+            let (word, extra) = at(seconds, 7).encode(true);
+            assert_eq!(
+                Timestamp::decode(word.into(), Some(extra.into())),
+                at(seconds, 0)
+            );
+        }
         let (word, extra) = at(1 << 31, 7).encode(false);
         assert_eq!((word, extra), (0x7FFF_FFFF, 0));
         let (word, _) = at(i64::MIN, 0).encode(false);
