@@ -136,6 +136,8 @@ impl Check<'_> {
         let (size, kind) = (inode.size_bytes(&layout), inode.mode().file_type());
         let is_wrong = match kind {
             Some(FileType::Directory) => size != data.len() as u64,
+            // Zeros follow: mke2fs copies the data of a sparse file only.
+            Some(FileType::Regular) => false,
             _ => size > data.len() as u64,
         };
         if is_wrong {

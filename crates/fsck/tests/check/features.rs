@@ -17,6 +17,7 @@ fn populated(options: &str) -> Image {
     fs::create_dir_all(root.join("directory/below")).unwrap();
     fs::write(root.join("directory/small"), "some bytes").unwrap();
     fs::write(root.join("directory/below/medium"), [b'm'; 100]).unwrap();
+    fs::write(root.join("directory/zeros"), [0; 300]).unwrap();
     fs::write(root.join("large"), [b'l'; 20_000]).unwrap();
     std::os::unix::fs::symlink("large", root.join("link")).unwrap();
     Image::new(&format!("{options} -d {}", root.display()), 16)
