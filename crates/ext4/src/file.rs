@@ -30,6 +30,7 @@ use crate::sync::read;
 use crate::tree::TreeFormat;
 
 pub(crate) use write::Stamp;
+pub use write::Written;
 
 impl FsState {
     /// The allocator's handle for the blocks of an inode.

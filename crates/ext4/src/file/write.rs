@@ -44,6 +44,15 @@ pub(crate) struct Stamp {
     pub(crate) size_at_least: u64,
 }
 
+/// Result of a write that may end before all of it is written.
+#[derive(Debug)]
+pub struct Written {
+    /// Bytes from the start of the buffer that are in the file.
+    pub bytes: usize,
+    /// `Ok` if these are all bytes of the buffer.
+    pub result: Result<()>,
+}
+
 /// A place in a file.
 pub(crate) struct MapPosition {
     /// The mapping at this block.
@@ -68,21 +77,28 @@ pub(crate) struct FreeMargin {
 
 impl Engine {
     /// Writes all of `from` at `offset`, growing the file as needed.
-    pub(crate) fn write_file(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Result<()> {
+    pub(crate) fn write_file(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Written {
+        let mut at = offset;
+        let result = self.write_on(cell, from, &mut at);
+        Written {
+            bytes: (at - offset) as usize,
+            result,
+        }
+    }
+
+    /// Writes `from` at `at`, which moves on with each piece that is written.
+    fn write_on(&self, cell: &Arc<InodeCell>, from: &[u8], at: &mut u64) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
         // Data is written before a transaction is begun.
         self.changeable()?;
-        if self.overwrite(cell, from, offset)? == Done::Yes {
+        if self.overwrite(cell, from, *at)? == Done::Yes {
+            *at += from.len() as u64;
             return Ok(());
         }
         let _alone = write(&cell.operation);
-        self.write_data(cell, from, offset)
-    }
-
-    /// The same, under the caller's operation lock.
-    pub(crate) fn write_data(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Result<()> {
+        let offset = *at;
         let end = offset
             .checked_add(from.len() as u64)
             .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
@@ -95,10 +111,9 @@ impl Engine {
         if offset > size {
             self.fs.zero_after_end(cell, size)?;
         }
-        let mut at = offset;
-        while at < end {
-            let rest = &from[(at - offset) as usize..];
-            at += self.with_space(|| self.write_piece(cell, rest, at))?;
+        while *at < end {
+            let rest = &from[(*at - offset) as usize..];
+            *at += self.with_space(|| self.write_piece(cell, rest, *at))?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use extant_space::{
 };
 
 use super::Node;
+use crate::file::Written;
 use crate::options::DeviceZeroes;
 use crate::sync::read;
 
@@ -37,6 +38,16 @@ impl File {
     pub fn node(&self) -> &Node {
         &self.node
     }
+
+    /// As [`write_at`](SpaceFile::write_at); after an error it is known how much was written.
+    pub fn write_counted(&self, buffer: &[u8], offset: u64) -> Written {
+        let engine = &self.node.engine;
+        let written = engine.write_file(&self.node.cell, buffer, offset);
+        Written {
+            bytes: written.bytes,
+            result: engine.record_corruption(written.result),
+        }
+    }
 }
 
 impl SpaceFile for File {
@@ -51,8 +62,7 @@ impl SpaceFile for File {
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        let engine = &self.node.engine;
-        engine.record_corruption(engine.write_file(&self.node.cell, buffer, offset))
+        self.write_counted(buffer, offset).result
     }
 
     fn resize(&self, size_bytes: u64) -> Result<()> {

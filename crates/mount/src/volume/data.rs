@@ -100,8 +100,7 @@ impl Volume {
         if write.origin != WriteOrigin::Direct {
             known.note_cached();
         }
-        let before = self.reply_errno(file.size())?;
-        let done = file.write_at(write.data, write.offset);
+        let written = file.write_counted(write.data, write.offset);
         if write.origin == WriteOrigin::Direct
             && known.is_cached()
             && let Some(notifier) = self.notifier.get()
@@ -110,20 +109,16 @@ impl Volume {
             let end = write.offset.saturating_add(write.data.len() as u64);
             notifier.written_directly(node, write.offset..end);
         }
-        let written = match done {
-            Ok(()) => write.data.len(),
-            Err(error) => {
-                // The part that was written before the space ran out counts.
-                let grown = file.size().unwrap_or(before).saturating_sub(write.offset);
-                let appended = before <= write.offset && grown > 0;
-                match error.kind() {
-                    ErrorKind::NoSpace if appended => grown.min(write.data.len() as u64) as usize,
-                    _ => return self.reply_errno(Err(error)),
-                }
+        if let Err(error) = written.result {
+            // The part that was written before the space ran out counts. A write-back must fail:
+            // the kernel ignores its length, and would drop the rest as written.
+            let is_short = error.kind() == ErrorKind::NoSpace && written.bytes > 0;
+            if !is_short || write.origin == WriteOrigin::Cache {
+                return self.reply_errno(Err(error));
             }
-        };
+        }
         self.sync_written(known.node(), FileHandle::parse(write.handle))?;
-        Ok(written)
+        Ok(written.bytes)
     }
 
     /// Makes a write durable if the handle requires that and the kernel does not do it.

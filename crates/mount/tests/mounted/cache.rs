@@ -1,11 +1,13 @@
 //! The kernel's cache and direct I/O: `cache.c`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use extant_testkit::command::{run, tool};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{fuse_rings, require, requires};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use crate::mounts::{Ours, needs};
 
@@ -64,4 +66,25 @@ fn more_asynchronous_direct_writes_than_the_kernel_has_in_its_background_end_and
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f, requires::tool("cc"));
     each_mount("late", &["100", "3000"]);
+}
+
+#[test]
+fn data_for_which_there_is_no_space_fails_the_sync() {
+    let [a, b, c, d, e, f] = needs();
+    require!(a, b, c, d, e, f);
+    for options in ["writeback", "no_writeback"] {
+        let ours = Ours::new(MEBIBYTES, options);
+        let filler = File::create(ours.path().join("filler")).unwrap();
+        let space = statvfs(ours.path()).unwrap();
+        let length = space.f_bavail * space.f_frsize - (512 << 10);
+        fallocate(&filler, FallocateFlags::empty(), 0, length).unwrap();
+        drop(filler);
+        let mut file = File::create(ours.path().join("f")).unwrap();
+        let written = file.write_all(&vec![7; 1 << 20]);
+        let synced = written.and_then(|()| file.sync_all());
+        let error = synced.expect_err(options);
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{options}: {error}");
+        drop(file);
+        ours.end();
+    }
 }

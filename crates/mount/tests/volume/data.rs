@@ -2,11 +2,11 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    Copy, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
+    Copy, Fallocate, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
 };
 use extant_mount::volume::{NameDurability, VolumeOptions};
 use extant_testkit::require;
-use rustix::fs::{OFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::image::needs;
@@ -177,6 +177,55 @@ fn full_file_system_takes_a_part_of_an_append() {
     assert_eq!(kernel.write(file.node, at, &data), Err(Errno::NOSPC));
     assert_eq!(kernel.attributes(file.node).size, at);
     kernel.end();
+}
+
+/// A file system of which this file takes all space but the last `left` bytes.
+fn filled(left: u64) -> Kernel {
+    let kernel = Kernel::new(8);
+    let (file, _) = kernel.create(ROOT, "filler", 0o644).unwrap();
+    let free = kernel.volume.filesystem().statistics().available_blocks * 4096;
+    let fallocate = Fallocate {
+        handle: Handle(1),
+        mode: FallocateFlags::empty(),
+        offset: 0,
+        length: free - left,
+    };
+    kernel
+        .volume
+        .fallocate(&kernel.request(), file.node, &fallocate)
+        .unwrap();
+    kernel
+}
+
+#[test]
+fn full_file_system_fails_a_write_back_of_which_it_takes_a_part() {
+    let [a, b] = needs();
+    require!(a, b);
+    for (origin, is_short) in [(WriteOrigin::Cache, false), (WriteOrigin::Direct, true)] {
+        let kernel = filled(512 << 10);
+        let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+        let write = |offset, data: &[u8]| {
+            let write = Write {
+                handle: Handle(1),
+                offset,
+                data,
+                origin,
+                privileges: Privileges::Keep,
+            };
+            kernel.volume.write(&kernel.request(), file.node, &write)
+        };
+        // The kernel may write back the end of a file first.
+        assert_eq!(write(1 << 20, &[1; 4096]), Ok(4096));
+        match write(0, &vec![7; 1 << 20]) {
+            Ok(written) => {
+                assert!(is_short && (1..1 << 20).contains(&written), "{written}");
+                let last = kernel.read(file.node, written as u64 - 1, 2);
+                assert_eq!(last, [7, 0]);
+            }
+            Err(errno) => assert!(!is_short && errno == Errno::NOSPC, "{origin:?}: {errno}"),
+        }
+        kernel.end();
+    }
 }
 
 #[test]
