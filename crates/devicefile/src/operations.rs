@@ -34,7 +34,7 @@ use crate::space::{self, AllocatedSpace};
 
 /// The file in a mounted directory.
 const IN_DIRECTORY: NodeId = NodeId(2);
-/// Handle of a file whose writes are durable when they return.
+/// Handle of a file whose changes are durable when they return.
 const SYNCHRONOUS: Handle = Handle(1);
 /// Units of `statvfs`, in bytes.
 const STATISTICS_BLOCK: u32 = 4096;
@@ -304,10 +304,9 @@ impl Operations for DeviceFile {
             self.resize(0)?;
         }
         Ok(Opened {
-            handle: if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-                SYNCHRONOUS
-            } else {
-                Handle::default()
+            handle: match SyncScope::of(flags) {
+                Some(_) => SYNCHRONOUS,
+                None => Handle::default(),
             },
             flags: OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES,
         })
@@ -348,10 +347,9 @@ impl Operations for DeviceFile {
         if length == 0 {
             return Err(Errno::NOSPC);
         }
-        let persistence = if write.handle == SYNCHRONOUS {
-            Persistence::Fua
-        } else {
-            Persistence::Cached
+        let persistence = match write.sync {
+            Some(_) => Persistence::Fua,
+            None => Persistence::Cached,
         };
         let data = &write.data[..length];
         self.changed(self.bytes.write(data, write.offset, persistence))?;
@@ -367,7 +365,11 @@ impl Operations for DeviceFile {
         self.check_writable()?;
         let mode = fallocate_mode(fallocate.mode.bits()).ok_or(Errno::OPNOTSUPP)?;
         let range = ByteRange::at(fallocate.offset, fallocate.length).ok_or(Errno::FBIG)?;
-        self.change_space(mode, range)
+        self.change_space(mode, range)?;
+        if fallocate.handle == SYNCHRONOUS {
+            self.flush_device()?;
+        }
+        Ok(())
     }
 
     fn seek(

@@ -27,7 +27,7 @@ use extant_space::CancelToken;
 pub use attributes::{AttributeChange, Attributes, LookupEntry, SetTime, Statistics, Timestamp};
 pub use directories::{DirectorySink, Listed};
 pub use files::{
-    Copy, Fallocate, FileKind, FilePosition, Ioctl, IoctlReply, Opened, OpenedFlags, Read,
+    Copy, DSYNC, Fallocate, FileKind, FilePosition, Ioctl, IoctlReply, Opened, OpenedFlags, Read,
     ReadOrigin, Seek, SyncScope, Write, WriteOrigin,
 };
 pub(crate) use notifier::KernelCache;

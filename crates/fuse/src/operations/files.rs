@@ -1,7 +1,7 @@
 //! Types of operations on open files.
 
 use bitflags::bitflags;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Handle, NodeId, Privileges};
 
@@ -70,6 +70,10 @@ pub struct Write<'a> {
     pub origin: WriteOrigin,
     /// Whether it drops privileges.
     pub privileges: Privileges,
+    /// Scope of what must be durable when a direct write returns: by the descriptor's `O_SYNC` or
+    /// `O_DSYNC`, the call's `RWF_SYNC` or `RWF_DSYNC`, or the mount option `sync`. After other
+    /// writes the kernel asks for a sync.
+    pub sync: Option<SyncScope>,
 }
 
 /// The origin of a write.
@@ -84,13 +88,29 @@ pub enum WriteOrigin {
     Cache,
 }
 
-/// How much is made durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How much is made durable, the less first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SyncScope {
     /// Data and the metadata needed to read it (`fdatasync`).
     Data,
     /// Data and all metadata (`fsync`).
     All,
+}
+
+/// `O_DSYNC`. [`OFlags::DSYNC`] of rustix has the bits of `O_SYNC` on Linux.
+pub const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+
+impl SyncScope {
+    /// Scope of what must be durable after a change, by the flags of the open file.
+    pub fn of(flags: OFlags) -> Option<Self> {
+        if flags.contains(OFlags::SYNC) {
+            Some(Self::All)
+        } else if flags.contains(DSYNC) {
+            Some(Self::Data)
+        } else {
+            None
+        }
+    }
 }
 
 /// A change of the space of a range.

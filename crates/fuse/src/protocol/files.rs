@@ -67,6 +67,7 @@ pub(crate) struct WriteIn {
     pub size: u32,
     pub write_flags: u32,
     pub lock_owner: u64,
+    /// Those of the open file, with the synchronisation that the call wants.
     pub flags: u32,
     pub padding: u32,
 }

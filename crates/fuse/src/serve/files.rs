@@ -80,6 +80,7 @@ impl Server {
                 _ => WriteOrigin::Caller,
             },
             privileges: privileges(header.write_flags, WRITE_KILL_SUIDGID),
+            sync: SyncScope::of(open_flags(header.flags)),
         };
         let done = self.operations.write(&call.request, call.node, &write)?;
         let asked = write.data.len();

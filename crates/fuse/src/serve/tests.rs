@@ -169,17 +169,27 @@ fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
         (
             16,
             body64(&[9, 4096, pair(4, 0), 0, 0], b"data"),
-            "write 5 9 4096 data Caller Keep",
+            "write 5 9 4096 data Caller Keep None",
         ),
         (
             16,
             body64(&[9, 4096, pair(4, 5), 0, 0], b"data"),
-            "write 5 9 4096 data Cache Drop",
+            "write 5 9 4096 data Cache Drop None",
         ),
         (
             16,
             body64(&[9, 4096, pair(4, 2), 77, 0], b"data"),
-            "write 5 9 4096 data Direct Keep",
+            "write 5 9 4096 data Direct Keep None",
+        ),
+        (
+            16,
+            body64(&[9, 4096, pair(4, 2), 77, pair(0o10_001, 0)], b"data"),
+            "write 5 9 4096 data Direct Keep Some(Data)",
+        ),
+        (
+            16,
+            body64(&[9, 4096, pair(4, 2), 77, pair(0o4_010_001, 0)], b"data"),
+            "write 5 9 4096 data Direct Keep Some(All)",
         ),
         (17, vec![], "statistics 5"),
         (18, body64(&[9, pair(2, 0), 0], b""), "release 5 9 RDWR"),

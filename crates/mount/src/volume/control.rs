@@ -217,6 +217,7 @@ impl Volume {
             return Err(Errno::FBIG);
         }
         self.fallocate_range(request.caller, known, mode, range)?;
+        self.sync_changed(known.node(), FileHandle::parse(ioctl.handle).sync())?;
         call.size = self.reply_errno(known.file()?.size())?;
         // Without a writeback cache the kernel requests the size itself.
         if call.size != before && self.options.write_cache == WriteCache::Back {

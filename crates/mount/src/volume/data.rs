@@ -117,29 +117,26 @@ impl Volume {
                 return self.reply_errno(Err(error));
             }
         }
-        self.sync_written(known.node(), FileHandle::parse(write.handle))?;
+        let handle = FileHandle::parse(write.handle);
+        // After other writes the kernel asks for the sync itself.
+        if write.origin == WriteOrigin::Direct && handle.contains(FileHandle::DIRECT) {
+            self.sync_changed(known.node(), handle.sync().max(write.sync))?;
+        }
         Ok(written.bytes)
     }
 
-    /// Makes a write durable if the handle requires that and the kernel does not do it.
-    fn sync_written(&self, node: &Node, handle: FileHandle) -> Result<()> {
-        if handle.contains(FileHandle::SYNC_ALL) {
-            return self.reply_errno(node.sync(SyncMode::All));
+    /// Makes a change durable.
+    pub(super) fn sync_changed(&self, node: &Node, scope: Option<SyncScope>) -> Result<()> {
+        match scope {
+            Some(scope) => self.reply_errno(node.sync(sync_mode(scope))),
+            None => Ok(()),
         }
-        if handle.contains(FileHandle::SYNC_DATA) {
-            return self.reply_errno(node.sync(SyncMode::Data));
-        }
-        Ok(())
     }
 
     pub(super) fn sync_node(&self, node: NodeId, scope: SyncScope) -> Result<()> {
         self.check_running()?;
         let known = self.nodes.get(node)?;
-        let mode = match scope {
-            SyncScope::Data => SyncMode::Data,
-            SyncScope::All => SyncMode::All,
-        };
-        self.reply_errno(known.node().sync(mode))
+        self.reply_errno(known.node().sync(sync_mode(scope)))
     }
 
     pub(super) fn copy_data(&self, request: &Request<'_>, copy: &Copy) -> Result<u64> {
@@ -179,7 +176,15 @@ impl Volume {
             }
         }
         self.update_atime(from.node());
+        self.sync_changed(to.node(), FileHandle::parse(copy.to.handle).sync())?;
         Ok(done)
+    }
+}
+
+fn sync_mode(scope: SyncScope) -> SyncMode {
+    match scope {
+        SyncScope::Data => SyncMode::Data,
+        SyncScope::All => SyncMode::All,
     }
 }
 
@@ -194,10 +199,13 @@ pub(super) fn opened(known: &NodeEntry, flags: OFlags, inode_flags: InodeFlags) 
     if flags.contains(OFlags::DIRECT) || past_cache {
         treated |= OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES;
         handle |= FileHandle::DIRECT;
-        let all = flags.contains(OFlags::SYNC) || syncs;
-        handle.set(FileHandle::SYNC_ALL, all);
-        handle.set(FileHandle::SYNC_DATA, flags.contains(OFlags::DSYNC) && !all);
     }
+    handle |= match SyncScope::of(flags) {
+        _ if syncs => FileHandle::SYNC_ALL,
+        Some(SyncScope::All) => FileHandle::SYNC_ALL,
+        Some(SyncScope::Data) => FileHandle::SYNC_DATA,
+        None => FileHandle::empty(),
+    };
     if handle.contains(FileHandle::WRITE) {
         known.add_writer();
     }

@@ -12,15 +12,15 @@ use bitflags::bitflags;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
-use extant_fuse::operations::Handle;
+use extant_fuse::operations::{Handle, SyncScope};
 
 bitflags! {
     /// How a file was opened.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct FileHandle: u64 {
         const WRITE = 1 << 0;
-        /// Each write is made durable, with the metadata needed to read it; the kernel does not do
-        /// that.
+        /// Each change is made durable, with the metadata needed to read it. The kernel does that
+        /// for writes to its cache alone.
         const SYNC_DATA = 1 << 1;
         /// As above, with all metadata.
         const SYNC_ALL = 1 << 2;
@@ -42,6 +42,17 @@ impl FileHandle {
 
     pub(super) fn parse(handle: Handle) -> Self {
         Self::from_bits_truncate(handle.0)
+    }
+
+    /// Scope of what is durable when a change returns.
+    pub(super) fn sync(self) -> Option<SyncScope> {
+        if self.contains(Self::SYNC_ALL) {
+            Some(SyncScope::All)
+        } else if self.contains(Self::SYNC_DATA) {
+            Some(SyncScope::Data)
+        } else {
+            None
+        }
     }
 
     pub(super) fn handle(self) -> Handle {

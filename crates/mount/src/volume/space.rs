@@ -9,6 +9,7 @@ use extant_space::{ByteRange, Extent, ExtentState, FallocateMode, SpaceFile};
 use rustix::io::Errno;
 
 use super::Volume;
+use super::handles::FileHandle;
 use super::nodes::NodeEntry;
 use crate::ioctl;
 use extant_fuse::operations::{Caller, Fallocate, NodeId, Request, Result, Seek};
@@ -27,7 +28,8 @@ impl Volume {
         if mode == FallocateMode::PunchHole && known.may_be_dirty() {
             self.flush_cache(node, 0, None)?;
         }
-        self.fallocate_range(request.caller, &known, mode, range)
+        self.fallocate_range(request.caller, &known, mode, range)?;
+        self.sync_changed(known.node(), FileHandle::parse(fallocate.handle).sync())
     }
 
     pub(super) fn fallocate_range(

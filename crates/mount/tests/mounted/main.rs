@@ -11,6 +11,7 @@ mod cases;
 mod compare;
 mod control;
 mod document;
+mod durable;
 mod mounts;
 mod notes;
 mod shutdown;

@@ -2,7 +2,8 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    Copy, Fallocate, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
+    Copy, DSYNC, Fallocate, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write,
+    WriteOrigin,
 };
 use extant_mount::volume::{NameDurability, VolumeOptions};
 use extant_testkit::require;
@@ -112,6 +113,7 @@ fn write_drops_privileges_by_writer() {
         data: b"back",
         origin: WriteOrigin::Cache,
         privileges: Privileges::Drop,
+        sync: None,
     };
     kernel
         .volume
@@ -211,6 +213,7 @@ fn full_file_system_fails_a_write_back_of_which_it_takes_a_part() {
                 data,
                 origin,
                 privileges: Privileges::Keep,
+                sync: None,
             };
             kernel.volume.write(&kernel.request(), file.node, &write)
         };
@@ -290,14 +293,21 @@ fn names_are_durable_at_once_where_that_is_wanted() {
 }
 
 #[test]
-fn direct_write_with_dsync_is_durable_at_once() {
+fn direct_write_with_dsync_by_descriptor_or_call_is_durable_at_once() {
     let [a, b] = needs();
     require!(a, b);
     let kernel = Kernel::new(16);
     let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
     kernel.volume.sync_all(&kernel.request()).unwrap();
     let flags = OFlags::WRONLY | OFlags::DIRECT;
-    for (flags, size) in [(flags, 0), (flags | OFlags::DSYNC, 8192)] {
+    for (flags, sync, size) in [
+        (flags, None, 0),
+        (flags | DSYNC, None, 8192),
+        (flags, None, 8192),
+        (flags, Some(SyncScope::Data), 16_384),
+        (flags, None, 16_384),
+        (flags, Some(SyncScope::All), 24_576),
+    ] {
         let opened = kernel.open(file.node, flags).unwrap();
         assert!(
             opened
@@ -308,8 +318,9 @@ fn direct_write_with_dsync_is_durable_at_once() {
             handle: opened.handle,
             offset: kernel.attributes(file.node).size,
             data: &[5; 4096],
-            origin: WriteOrigin::Caller,
+            origin: WriteOrigin::Direct,
             privileges: Privileges::Keep,
+            sync,
         };
         kernel
             .volume

@@ -124,6 +124,7 @@ impl Kernel {
             data,
             origin: WriteOrigin::Caller,
             privileges,
+            sync: None,
         };
         self.volume.write(&self.request(), node, &write)
     }

@@ -364,13 +364,14 @@ impl Operations for Recorder {
         self.note_of(
             request,
             format!(
-                "write {} {} {} {} {:?} {:?}",
+                "write {} {} {} {} {:?} {:?} {:?}",
                 node.0,
                 write.handle.0,
                 write.offset,
                 text(write.data),
                 write.origin,
-                write.privileges
+                write.privileges,
+                write.sync
             ),
         );
         Ok(write.data.len())

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use extant_fuse::operations::DSYNC;
 use rustix::fs::{FlockOperation, OFlags, copy_file_range, fcntl_lock, fdatasync, flock, fsync};
 use rustix::io::Errno;
 
@@ -121,7 +122,7 @@ fn direct(notes: &mut Notes) {
 }
 
 fn synchronous(notes: &mut Notes) {
-    for flags in [OFlags::SYNC, OFlags::DSYNC, OFlags::DSYNC | OFlags::DIRECT] {
+    for flags in [OFlags::SYNC, DSYNC, DSYNC | OFlags::DIRECT] {
         let mut options = read_write();
         let file = options
             .custom_flags(flags.bits() as i32)
