@@ -58,7 +58,7 @@ impl Volume {
             self.drop_privileges(&known, request.caller)?;
         }
         let owners = self.options.owners;
-        let engine = ext4::AttributeChange {
+        let mut engine = ext4::AttributeChange {
             permissions: change.permissions.map(|mode| (mode & 0o7777) as u16),
             uid: change.uid.map(|id| owners.users.other(id)),
             gid: change.gid.map(|id| owners.groups.other(id)),
@@ -73,6 +73,11 @@ impl Volume {
             },
             flags: None,
         };
+        if takes_back_times(&known, change, &engine) {
+            let stored = known.node().attributes();
+            engine.modified = None;
+            engine.changed = engine.changed.max(Some(stored.changed));
+        }
         let wants_nothing = engine == ext4::AttributeChange::default();
         if !wants_nothing || change.size.is_none() {
             match self.reply_errno(known.node().set_attributes(&engine)) {
@@ -115,9 +120,36 @@ impl Volume {
     }
 }
 
+/// Whether the kernel stores a modification time that is older than a direct write. With a
+/// writeback cache it keeps the times of files itself, without those of direct writes, and stores
+/// them after a rename, for example. `engine` has the times of `change`.
+///
+/// A program that sets the modification time alone, to exactly the one from before the direct
+/// write, looks the same.
+fn takes_back_times(
+    known: &NodeEntry,
+    change: &AttributeChange,
+    engine: &ext4::AttributeChange,
+) -> bool {
+    let (Some(modified), Some(stale)) = (engine.modified, known.stale_modified()) else {
+        return false;
+    };
+    // A write to the cache sets both times. It may be older than the direct write.
+    let is_of_cached_write =
+        engine.changed == Some(modified) && modified < known.node().attributes().modified;
+    let takes_back = may_be_flush_of_times(change) && (modified == stale || is_of_cached_write);
+    known.set_stale_modified(takes_back.then_some(modified));
+    takes_back
+}
+
 /// Whether the kernel flushes times that it has set itself, as it does with a writeback cache
 /// before it closes a file.
 fn is_flush_of_times(change: &AttributeChange) -> bool {
+    change.handle.is_some() && may_be_flush_of_times(change)
+}
+
+/// The same, also where no handle is open for writing.
+fn may_be_flush_of_times(change: &AttributeChange) -> bool {
     let sets_times = change.modified.is_some() && change.changed.is_some();
     let others = AttributeChange {
         handle: None,
@@ -125,7 +157,7 @@ fn is_flush_of_times(change: &AttributeChange) -> bool {
         changed: None,
         ..*change
     };
-    sets_times && change.handle.is_some() && others == AttributeChange::default()
+    sets_times && others == AttributeChange::default()
 }
 
 /// The type, as the upper bits of a mode.

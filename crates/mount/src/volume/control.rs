@@ -216,6 +216,9 @@ impl Volume {
         if after > before && after > file_size_limit(request.caller) {
             return Err(Errno::FBIG);
         }
+        if self.options.write_cache == WriteCache::Back {
+            known.note_unseen_change();
+        }
         self.fallocate_range(request.caller, known, mode, range)?;
         self.sync_changed(known.node(), FileHandle::parse(ioctl.handle).sync())?;
         call.size = self.reply_errno(known.file()?.size())?;

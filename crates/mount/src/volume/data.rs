@@ -12,6 +12,7 @@ use extant_fuse::operations::{
     Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
     SyncScope, Write, WriteOrigin,
 };
+use extant_fuse::options::WriteCache;
 
 /// Length of the copy buffer, in bytes.
 const COPIED_BYTES: usize = 1 << 20;
@@ -100,6 +101,12 @@ impl Volume {
         if write.origin != WriteOrigin::Direct {
             known.note_cached();
         }
+        let handle = FileHandle::parse(write.handle);
+        let is_past_cache =
+            write.origin == WriteOrigin::Direct && handle.contains(FileHandle::DIRECT);
+        if is_past_cache && self.options.write_cache == WriteCache::Back {
+            known.note_unseen_change();
+        }
         let written = file.write_counted(write.data, write.offset);
         if write.origin == WriteOrigin::Direct
             && known.is_cached()
@@ -117,9 +124,8 @@ impl Volume {
                 return self.reply_errno(Err(error));
             }
         }
-        let handle = FileHandle::parse(write.handle);
         // After other writes the kernel asks for the sync itself.
-        if write.origin == WriteOrigin::Direct && handle.contains(FileHandle::DIRECT) {
+        if is_past_cache {
             self.sync_changed(known.node(), handle.sync().max(write.sync))?;
         }
         Ok(written.bytes)

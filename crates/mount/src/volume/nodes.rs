@@ -18,8 +18,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node, Timestamp};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 
 use extant_fuse::operations::{NodeId, Result};
@@ -48,6 +48,11 @@ pub(super) struct NodeEntry {
     /// The kernel's cache may hold data of the file.
     is_cached: AtomicBool,
     capability: AtomicU8,
+    /// The kernel's modification time, while that of the inode is newer: a direct write or an ioctl
+    /// has changed data, of which a writeback cache does not take the time.
+    stale_modified: Mutex<Option<Timestamp>>,
+    /// Whether there is one, without the lock.
+    has_stale_modified: AtomicBool,
     /// A size that was set by an ioctl and not reported to the kernel yet, or [`NO_SIZE`].
     unreported_size: AtomicU64,
 }
@@ -207,6 +212,8 @@ impl NodeEntry {
             writers: AtomicU32::new(0),
             is_cached: AtomicBool::new(false),
             capability: AtomicU8::new(Capability::Unknown as u8),
+            stale_modified: Mutex::new(None),
+            has_stale_modified: AtomicBool::new(false),
             unreported_size: AtomicU64::new(NO_SIZE),
         })
     }
@@ -264,6 +271,28 @@ impl NodeEntry {
     /// Whether the kernel's cache may hold data, which it may until the kernel forgets the node.
     pub(super) fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::SeqCst)
+    }
+
+    /// Before a change of data of which the kernel does not take the time.
+    pub(super) fn note_unseen_change(&self) {
+        if !self.has_stale_modified.load(Ordering::Relaxed) {
+            let mut stale = self.stale_modified.lock();
+            stale.get_or_insert_with(|| self.node().attributes().modified);
+            self.has_stale_modified.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel's modification time, if that of the inode is newer.
+    pub(super) fn stale_modified(&self) -> Option<Timestamp> {
+        *self.stale_modified.lock()
+    }
+
+    /// Records the kernel's modification time; `None` if that of the inode is the same.
+    pub(super) fn set_stale_modified(&self, modified: Option<Timestamp>) {
+        let mut stale = self.stale_modified.lock();
+        *stale = modified;
+        self.has_stale_modified
+            .store(modified.is_some(), Ordering::Relaxed);
     }
 
     /// Records the size set by an ioctl, which the caller is to pass to the kernel.

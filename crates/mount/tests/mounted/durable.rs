@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use extant_blockdev::MemoryDevice;
 use extant_ext4::{Filesystem, FollowLast, Options};
@@ -71,6 +72,29 @@ fn direct_write_is_durable_with_the_mount_option() {
     assert_eq!(size_after_a_cut(&ours), 4096);
     drop(file);
     ours.end();
+}
+
+#[test]
+fn time_of_a_direct_write_survives_the_times_that_the_kernel_stores() {
+    let [a, b, c, d, e, f] = needs();
+    require!(a, b, c, d, e, f);
+    let ours = Ours::new(MEBIBYTES, "writeback");
+    let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = open(&ours, OFlags::empty());
+    file.set_modified(old).unwrap();
+    drop(file);
+    let file = open(&ours, OFlags::DIRECT);
+    append_block(&file, ReadWriteFlags::empty());
+    drop(file);
+    // It changes the change time, which the kernel stores together with the modification time.
+    std::fs::rename(ours.path().join("f"), ours.path().join("g")).unwrap();
+    File::open(ours.path().join("g"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    let filesystem = Filesystem::open(ours.end(), Options::default()).unwrap();
+    let found = filesystem.resolve(b"g", FollowLast::No).unwrap();
+    assert!(found.attributes().modified.seconds > 1_000_000_000);
 }
 
 #[test]

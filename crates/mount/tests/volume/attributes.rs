@@ -1,10 +1,13 @@
 //! Attributes, and whom files belong to.
 
 use extant_fuse::Operations;
-use extant_fuse::operations::{AttributeChange, Privileges, SetTime, Timestamp};
-use extant_fuse::options::AccessTimes;
+use extant_fuse::operations::{
+    AttributeChange, Privileges, SetTime, Timestamp, Write, WriteOrigin,
+};
+use extant_fuse::options::{AccessTimes, WriteCache};
 use extant_mount::volume::{IdMap, Owners, VolumeOptions};
 use extant_testkit::require;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::image::needs;
@@ -46,6 +49,80 @@ fn times_are_kept_to_the_nanosecond() {
     };
     let after = kernel.change(file.node, now).unwrap();
     assert!(after.modified >= before.modified && after.accessed == THEN);
+    kernel.end();
+}
+
+fn written_back() -> VolumeOptions {
+    VolumeOptions {
+        write_cache: WriteCache::Back,
+        ..VolumeOptions::default()
+    }
+}
+
+/// The times that the kernel stores.
+fn flush(modified: Timestamp, changed: Timestamp) -> AttributeChange {
+    AttributeChange {
+        modified: Some(SetTime::To(modified)),
+        changed: Some(changed),
+        ..AttributeChange::default()
+    }
+}
+
+#[test]
+fn time_of_a_direct_write_is_not_replaced_by_that_of_the_kernels_cache() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::with(16, written_back());
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let node = file.node;
+    let direct = kernel.open(node, OFlags::WRONLY | OFlags::DIRECT).unwrap();
+    let write = || {
+        let write = Write {
+            handle: direct.handle,
+            offset: 0,
+            data: &[1; 4096],
+            origin: WriteOrigin::Direct,
+            privileges: Privileges::Keep,
+            sync: None,
+        };
+        kernel
+            .volume
+            .write(&kernel.request(), node, &write)
+            .unwrap();
+        kernel.attributes(node).modified
+    };
+    kernel.change(node, flush(THEN, THEN)).unwrap();
+    let written = write();
+    assert!(written > THEN);
+    // After a rename, again at a close, and after a write to the cache from between.
+    let later = Timestamp {
+        seconds: written.seconds + 1,
+        ..written
+    };
+    let after = kernel.change(node, flush(THEN, later)).unwrap();
+    assert_eq!((after.modified, after.changed), (written, later));
+    let close = AttributeChange {
+        handle: Some(direct.handle),
+        ..flush(THEN, later)
+    };
+    assert_eq!(kernel.change(node, close).unwrap().modified, written);
+    let between = Timestamp {
+        seconds: THEN.seconds + 1,
+        ..THEN
+    };
+    for changed in [between, later] {
+        let after = kernel.change(node, flush(between, changed)).unwrap();
+        assert_eq!((after.modified, after.changed), (written, later));
+    }
+    // Those of programs, and of later writes to the cache.
+    for chosen in [times(between), flush(THEN, later), flush(later, later)] {
+        let written = write();
+        let Some(SetTime::To(wanted)) = chosen.modified else {
+            unreachable!()
+        };
+        assert_ne!(written, wanted);
+        assert_eq!(kernel.change(node, chosen).unwrap().modified, wanted);
+    }
     kernel.end();
 }
 

@@ -29,6 +29,12 @@ pub const CASES: &[Case] = &[
         run: |notes| of_other_flags(notes, "f"),
     },
     Case {
+        name: "times of a direct write",
+        row: "times after a write with O_DIRECT",
+        expect: Expect::LimitOfWriteback,
+        run: of_a_direct_write,
+    },
+    Case {
         name: "times of a cut that cuts nothing",
         row: "times after truncate to the same size",
         expect: Expect::LimitOfWriteback,
@@ -130,6 +136,16 @@ fn of_a_file(notes: &mut Notes) {
     notes.moves("rename there and back", "f", |notes| {
         fs::rename(notes.at("f"), notes.at("h")).unwrap();
         fs::rename(notes.at("h"), notes.at("f")).unwrap();
+    });
+}
+
+fn of_a_direct_write(notes: &mut Notes) {
+    fs::write(notes.at("f"), [1; 8192]).unwrap();
+    notes.moves("direct write", "f", |notes| {
+        notes.shell(
+            0,
+            "dd if=/dev/zero of=f bs=4096 count=1 conv=notrunc oflag=direct 2>/dev/null",
+        )
     });
 }
 
