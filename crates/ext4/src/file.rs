@@ -14,6 +14,7 @@ mod delete;
 mod extents;
 mod overwrite;
 mod read;
+mod stamp;
 mod through;
 mod truncate;
 mod write;
@@ -29,8 +30,8 @@ use crate::state::FsState;
 use crate::sync::read;
 use crate::tree::TreeFormat;
 
-pub(crate) use write::Stamp;
-pub use write::Written;
+pub(crate) use stamp::Stamp;
+pub use stamp::{WriteTimes, Written};
 
 impl FsState {
     /// The allocator's handle for the blocks of an inode.

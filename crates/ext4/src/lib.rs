@@ -59,7 +59,7 @@ mod xattr;
 pub use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Timestamp};
 pub use extant_ondisk::ext4::{Access, InodeNumber};
 
-pub use file::Written;
+pub use file::{WriteTimes, Written};
 pub use filesystem::{Filesystem, Shutdown};
 pub use inspect::{FoundInode, JournalLook, TreeEntry, TreeNode};
 pub use namespace::{ListedName, RenameMode};

@@ -26,7 +26,8 @@ use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, traced};
 
 use super::check_extents;
-use super::write::{MapPosition, Stamp};
+use super::stamp::Stamp;
+use super::write::MapPosition;
 use crate::engine::Engine;
 use crate::inode_cell::InodeCell;
 use crate::io;
@@ -95,10 +96,8 @@ impl Engine {
             };
             (state.inode.size_bytes(&fs.layout), first)
         };
-        let grown = Stamp {
-            size_at_least: range.end(),
-        };
-        let kept = Stamp { size_at_least: 0 };
+        let grown = Stamp::size_at_least(range.end());
+        let kept = Stamp::SAME_SIZE;
         let grow = |stamp: Stamp| {
             if stamp.size_at_least > size {
                 fs.zero_after_end(cell, size)
@@ -199,7 +198,7 @@ impl Engine {
         if !inner.is_empty() {
             self.remove_blocks(cell, inner)?;
         }
-        self.stamp_only(cell, Stamp { size_at_least: 0 })
+        self.stamp_only(cell, Stamp::SAME_SIZE)
     }
 
     fn zero(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
@@ -207,12 +206,7 @@ impl Engine {
         fs.zero_edges(cell, range)?;
         let inner = fs.whole_blocks(range);
         if !inner.is_empty() {
-            self.convert(
-                cell,
-                inner,
-                ExtentKind::Unwritten,
-                Stamp { size_at_least: 0 },
-            )?;
+            self.convert(cell, inner, ExtentKind::Unwritten, Stamp::SAME_SIZE)?;
         }
         self.allocate(cell, range, stamp, None)
     }
@@ -220,7 +214,7 @@ impl Engine {
     fn write_zeroes(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
         let fs = &*self.fs;
         let bits = fs.layout.block_bits();
-        self.allocate(cell, range, Stamp { size_at_least: 0 }, None)?;
+        self.allocate(cell, range, Stamp::SAME_SIZE, None)?;
         fs.zero_edges(cell, range)?;
         let mut at = u64::from(fs.block_of(range.start()).0);
         let end = fs.block_after(range.end());
@@ -253,9 +247,7 @@ impl Engine {
                 fs.write_zeroes(cell, bytes, zeroing)?;
             }
             if extent.kind == ExtentKind::Unwritten {
-                let reached = Stamp {
-                    size_at_least: stamp.size_at_least.min(to << bits),
-                };
+                let reached = Stamp::size_at_least(stamp.size_at_least.min(to << bits));
                 self.make_written(cell, at..to, reached)?;
             }
             at = to;
@@ -272,7 +264,7 @@ impl Engine {
                 .advice("cut the file instead"));
         }
         self.remove_blocks(cell, blocks.clone())?;
-        let kept = Stamp { size_at_least: 0 };
+        let kept = Stamp::SAME_SIZE;
         self.shift(
             cell,
             blocks.end,
@@ -283,7 +275,7 @@ impl Engine {
         let transaction = self.begin(INODE_CREDITS)?;
         cell.change(&transaction, |state| {
             state.inode.set_size_bytes(size - range.len(), &fs.layout);
-            fs.stamp_state(state, &transaction, Stamp { size_at_least: 0 });
+            fs.stamp_state(state, &transaction, Stamp::SAME_SIZE);
         });
         Ok(())
     }
@@ -299,9 +291,7 @@ impl Engine {
         let grown = size + range.len();
         fs.check_size(&read(&cell.state), grown)?;
         // The size first: moved extents must never be past the end.
-        let grown = Stamp {
-            size_at_least: grown,
-        };
+        let grown = Stamp::size_at_least(grown);
         self.shift(
             cell,
             blocks.start,
@@ -390,9 +380,8 @@ impl FsState {
                 kind,
             };
             at = extent.logical_end();
-            let reached = Stamp {
-                size_at_least: stamp.size_at_least.min(at << self.layout.block_bits()),
-            };
+            let reached =
+                Stamp::size_at_least(stamp.size_at_least.min(at << self.layout.block_bits()));
             self.insert_extent(transaction, cell, extent, piece, reached)?;
             let depth = match rest {
                 Some(_) => self.depth(&read(&cell.state))?,

@@ -8,6 +8,7 @@ use extant_ondisk::ext4::extent::ExtentKind;
 use extant_space::Result;
 use smallvec::SmallVec;
 
+use super::stamp::{Stamp, WriteTimes};
 use crate::engine::Engine;
 use crate::inode_cell::InodeCell;
 use crate::mapping;
@@ -33,6 +34,7 @@ impl Engine {
         cell: &Arc<InodeCell>,
         from: &[u8],
         offset: u64,
+        times: WriteTimes,
     ) -> Result<Done> {
         let fs = &*self.fs;
         let unit = u64::from(fs.device.geometry().logical_block);
@@ -79,7 +81,7 @@ impl Engine {
         }
         fs.device.submit(&mut requests);
         requests.into_iter().try_for_each(Request::into_result)?;
-        self.stamp(cell, end)?;
+        self.stamp(cell, Stamp::of_write(end, times))?;
         Ok(Done::Yes)
     }
 }

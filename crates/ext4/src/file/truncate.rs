@@ -13,7 +13,7 @@ use extant_ondisk::ext4::extent::{LOGICAL_END, LeafEntry};
 use extant_ondisk::ext4::inode::FileType;
 use extant_space::Result;
 
-use super::write::Stamp;
+use super::stamp::Stamp;
 use crate::engine::Engine;
 use crate::groups::group_credits;
 use crate::inode_cell::{InodeCell, InodeState};
@@ -48,13 +48,7 @@ impl Engine {
             fs.zero_after_end(cell, before)?;
             let transaction = self.begin_recorded(INODE_CREDITS)?;
             cell.change(&transaction, |state| {
-                fs.stamp_state(
-                    state,
-                    &transaction,
-                    Stamp {
-                        size_at_least: size,
-                    },
-                );
+                fs.stamp_state(state, &transaction, Stamp::size_at_least(size));
             });
             // Blocks past the end that KEEP_SIZE allocated are kept.
             return Ok(());
@@ -75,7 +69,7 @@ impl Engine {
             let behind = fs.block_after(size)..LOGICAL_END;
             let rest = fs.remove_step(&transaction, cell, &mut state, behind)?;
             state.inode.set_size_bytes(size, &fs.layout);
-            fs.stamp_state(&mut state, &transaction, Stamp { size_at_least: 0 });
+            fs.stamp_state(&mut state, &transaction, Stamp::SAME_SIZE);
             state.data_changed_in = Some(transaction.epoch());
             rest
         };

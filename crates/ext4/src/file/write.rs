@@ -12,11 +12,12 @@ use extant_blockdev::{Device, Operation, Persistence, WriteBuffers, Zeroing};
 use extant_mballoc::{Alignment, Allocation, Block as AllocatorBlock, Goal, Request, RequestFlags};
 use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, LeafEntry};
 use extant_ondisk::ext4::inode::{InodeFlags, TimeField};
-use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
+use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{ByteRange, Error, ErrorKind, Result, event, traced};
 
 use super::check_extents;
 use super::overwrite::Done;
+use super::stamp::{Stamp, WriteTimes, Written, is_stamped};
 use crate::block_map;
 use crate::cache::Changing;
 use crate::engine::Engine;
@@ -36,22 +37,6 @@ const PIECE: u64 = 512;
 
 /// Files of this size and more are flagged in the superblock.
 const LARGE_BYTES: u64 = 1 << 31;
-
-/// Further effects of a data change on the inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// The size is at least this.
-    pub(crate) size_at_least: u64,
-}
-
-/// Result of a write that may end before all of it is written.
-#[derive(Debug)]
-pub struct Written {
-    /// Bytes from the start of the buffer that are in the file.
-    pub bytes: usize,
-    /// `Ok` if these are all bytes of the buffer.
-    pub result: Result<()>,
-}
 
 /// A place in a file.
 pub(crate) struct MapPosition {
@@ -77,9 +62,15 @@ pub(crate) struct FreeMargin {
 
 impl Engine {
     /// Writes all of `from` at `offset`, growing the file as needed.
-    pub(crate) fn write_file(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Written {
+    pub(crate) fn write_file(
+        &self,
+        cell: &Arc<InodeCell>,
+        from: &[u8],
+        offset: u64,
+        times: WriteTimes,
+    ) -> Written {
         let mut at = offset;
-        let result = self.write_on(cell, from, &mut at);
+        let result = self.write_on(cell, from, &mut at, times);
         Written {
             bytes: (at - offset) as usize,
             result,
@@ -87,13 +78,19 @@ impl Engine {
     }
 
     /// Writes `from` at `at`, which moves on with each piece that is written.
-    fn write_on(&self, cell: &Arc<InodeCell>, from: &[u8], at: &mut u64) -> Result<()> {
+    fn write_on(
+        &self,
+        cell: &Arc<InodeCell>,
+        from: &[u8],
+        at: &mut u64,
+        times: WriteTimes,
+    ) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
         // Data is written before a transaction is begun.
         self.changeable()?;
-        if self.overwrite(cell, from, *at)? == Done::Yes {
+        if self.overwrite(cell, from, *at, times)? == Done::Yes {
             *at += from.len() as u64;
             return Ok(());
         }
@@ -113,13 +110,19 @@ impl Engine {
         }
         while *at < end {
             let rest = &from[(*at - offset) as usize..];
-            *at += self.with_space(|| self.write_piece(cell, rest, *at))?;
+            *at += self.with_space(|| self.write_piece(cell, rest, *at, times))?;
         }
         Ok(())
     }
 
     /// Writes the part in one extent or hole; returns the bytes written.
-    fn write_piece(&self, cell: &Arc<InodeCell>, from: &[u8], at: u64) -> Result<u64> {
+    fn write_piece(
+        &self,
+        cell: &Arc<InodeCell>,
+        from: &[u8],
+        at: u64,
+        times: WriteTimes,
+    ) -> Result<u64> {
         let fs = &*self.fs;
         let bits = fs.layout.block_bits();
         let position = fs.position(cell, fs.block_of(at))?;
@@ -131,14 +134,14 @@ impl Engine {
             Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
                 let within = at - (u64::from(extent.logical.0) << bits);
                 io::write(&*fs.device, (extent.physical.0 << bits) + within, from)?;
-                self.stamp(cell, end)?;
+                self.stamp(cell, Stamp::of_write(end, times))?;
                 Ok(length)
             }
             Mapping::Extent(extent) => {
                 let blocks = at >> bits..fs.block_after(end);
                 let skipped = blocks.start - u64::from(extent.logical.0);
                 fs.write_blocks(PhysicalBlock(extent.physical.0 + skipped), from, at)?;
-                self.make_written(cell, blocks, Stamp { size_at_least: end })?;
+                self.make_written(cell, blocks, Stamp::of_write(end, times))?;
                 Ok(length)
             }
             Mapping::Hole(ref hole) => {
@@ -157,9 +160,7 @@ impl Engine {
                     blocks,
                     kind: ExtentKind::Written,
                 };
-                let stamp = Stamp {
-                    size_at_least: at + length,
-                };
+                let stamp = Stamp::of_write(at + length, times);
                 self.insert_extent(cell, extent, allocation, stamp)?;
                 Ok(length)
             }
@@ -291,27 +292,22 @@ impl Engine {
     }
 
     /// Notes a change of data in place: the times, and the size where it grew.
-    pub(super) fn stamp(&self, cell: &Arc<InodeCell>, end: u64) -> Result<()> {
+    pub(super) fn stamp(&self, cell: &Arc<InodeCell>, stamp: Stamp) -> Result<()> {
         let fs = &*self.fs;
         {
             let state = read(&cell.state);
-            let grows = end > state.inode.size_bytes(&fs.layout);
-            if !grows && is_stamped(&state.inode) {
+            let grows = stamp.size_at_least > state.inode.size_bytes(&fs.layout);
+            let has_times = stamp.times == WriteTimes::Kept || is_stamped(&state.inode);
+            if !grows && has_times {
                 return Ok(());
             }
         }
         let transaction = self.begin_recorded(INODE_CREDITS)?;
         cell.change(&transaction, |state| {
-            fs.stamp_state(state, &transaction, Stamp { size_at_least: end });
+            fs.stamp_state(state, &transaction, stamp);
         });
         Ok(())
     }
-}
-
-/// Both times of a change are those of this tick already.
-fn is_stamped(inode: &Inode) -> bool {
-    let now = Some(time::now());
-    inode.time(TimeField::Modification) == now && inode.time(TimeField::Change) == now
 }
 
 impl FsState {
@@ -547,9 +543,11 @@ impl FsState {
         transaction: &Transaction<'_>,
         stamp: Stamp,
     ) {
-        let now = time::now();
-        state.inode.set_time(TimeField::Modification, now);
-        state.inode.set_time(TimeField::Change, now);
+        if stamp.times == WriteTimes::Present {
+            let now = time::now();
+            state.inode.set_time(TimeField::Modification, now);
+            state.inode.set_time(TimeField::Change, now);
+        }
         if stamp.size_at_least > state.inode.size_bytes(&self.layout) {
             state
                 .inode

@@ -139,9 +139,7 @@ impl DirectoryBlocksMut for Blocks<'_> {
             blocks: 1,
             kind,
         };
-        let stamp = Stamp {
-            size_at_least: u64::from(self.count + 1) << fs.layout.block_bits(),
-        };
+        let stamp = Stamp::size_at_least(u64::from(self.count + 1) << fs.layout.block_bits());
         fs.insert_extent(transaction, self.cell, extent, allocation, stamp)?;
         fs.cache.create(transaction, physical, |_| ());
         transaction.cancel_revoke(physical);

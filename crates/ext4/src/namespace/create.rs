@@ -286,9 +286,7 @@ impl FsState {
             blocks: 1,
             kind: ExtentKind::Written,
         };
-        let stamp = Stamp {
-            size_at_least: target.len() as u64,
-        };
+        let stamp = Stamp::size_at_least(target.len() as u64);
         self.insert_extent(transaction, cell, extent, allocation, stamp)
     }
 

@@ -10,7 +10,7 @@ use extant_space::{
 };
 
 use super::Node;
-use crate::file::Written;
+use crate::file::{WriteTimes, Written};
 use crate::options::DeviceZeroes;
 use crate::sync::read;
 
@@ -39,10 +39,11 @@ impl File {
         &self.node
     }
 
-    /// As [`write_at`](SpaceFile::write_at); after an error it is known how much was written.
-    pub fn write_counted(&self, buffer: &[u8], offset: u64) -> Written {
+    /// As [`write_at`](SpaceFile::write_at), where the caller knows the times; after an error it is
+    /// known how much was written.
+    pub fn write_counted(&self, buffer: &[u8], offset: u64, times: WriteTimes) -> Written {
         let engine = &self.node.engine;
-        let written = engine.write_file(&self.node.cell, buffer, offset);
+        let written = engine.write_file(&self.node.cell, buffer, offset, times);
         Written {
             bytes: written.bytes,
             result: engine.record_corruption(written.result),
@@ -62,7 +63,8 @@ impl SpaceFile for File {
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.write_counted(buffer, offset).result
+        self.write_counted(buffer, offset, WriteTimes::Present)
+            .result
     }
 
     fn resize(&self, size_bytes: u64) -> Result<()> {

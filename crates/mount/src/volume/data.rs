@@ -1,6 +1,6 @@
 //! Data of files: open, read, write, sync, copy.
 
-use extant_ext4::{InodeFlags, Node};
+use extant_ext4::{InodeFlags, Node, WriteTimes};
 use extant_space::{ErrorKind, SpaceFile, SyncMode};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -107,7 +107,13 @@ impl Volume {
         if is_past_cache && self.options.write_cache == WriteCache::Back {
             known.note_unseen_change();
         }
-        let written = file.write_counted(write.data, write.offset);
+        // With a writeback cache the kernel stores the times of its writes itself, possibly before
+        // the data.
+        let times = match (write.origin, self.options.write_cache) {
+            (WriteOrigin::Cache, WriteCache::Back) => WriteTimes::Kept,
+            _ => WriteTimes::Present,
+        };
+        let written = file.write_counted(write.data, write.offset, times);
         if write.origin == WriteOrigin::Direct
             && known.is_cached()
             && let Some(notifier) = self.notifier.get()

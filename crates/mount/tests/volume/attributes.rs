@@ -127,6 +127,45 @@ fn time_of_a_direct_write_is_not_replaced_by_that_of_the_kernels_cache() {
 }
 
 #[test]
+fn write_back_moves_times_only_where_the_kernel_does_not_store_them() {
+    let [a, b] = needs();
+    require!(a, b);
+    for (options, moves) in [(written_back(), false), (VolumeOptions::default(), true)] {
+        let kernel = Kernel::with(16, options);
+        let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+        let handle = opened.handle;
+        // Into a hole, over it, into unwritten space, and past the end within a block.
+        kernel.fallocate(file.node, 8192, 8192).unwrap();
+        kernel.change(file.node, flush(THEN, THEN)).unwrap();
+        for (offset, data) in [
+            (0, &[1; 4096][..]),
+            (0, &[2; 512]),
+            (8192, &[3; 4096]),
+            (16_384, b"x"),
+        ] {
+            let write = Write {
+                handle,
+                offset,
+                data,
+                origin: WriteOrigin::Cache,
+                privileges: Privileges::Keep,
+                sync: None,
+            };
+            kernel
+                .volume
+                .write(&kernel.request(), file.node, &write)
+                .unwrap();
+            let after = kernel.attributes(file.node);
+            let moved = (after.modified > THEN, after.changed > THEN);
+            assert_eq!(moved, (moves, moves), "{offset}");
+            kernel.change(file.node, flush(THEN, THEN)).unwrap();
+        }
+        assert_eq!(kernel.attributes(file.node).size, 16_385);
+        kernel.end();
+    }
+}
+
+#[test]
 fn size_is_changed_within_the_limits_of_a_file() {
     let [a, b] = needs();
     require!(a, b);

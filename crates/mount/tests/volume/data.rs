@@ -2,12 +2,11 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    Copy, DSYNC, Fallocate, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write,
-    WriteOrigin,
+    Copy, DSYNC, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
 };
 use extant_mount::volume::{NameDurability, VolumeOptions};
 use extant_testkit::require;
-use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
+use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::image::needs;
@@ -186,16 +185,7 @@ fn filled(left: u64) -> Kernel {
     let kernel = Kernel::new(8);
     let (file, _) = kernel.create(ROOT, "filler", 0o644).unwrap();
     let free = kernel.volume.filesystem().statistics().available_blocks * 4096;
-    let fallocate = Fallocate {
-        handle: Handle(1),
-        mode: FallocateFlags::empty(),
-        offset: 0,
-        length: free - left,
-    };
-    kernel
-        .volume
-        .fallocate(&kernel.request(), file.node, &fallocate)
-        .unwrap();
+    kernel.fallocate(file.node, 0, free - left).unwrap();
     kernel
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use extant_blockdev::MemoryDevice;
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    AttributeChange, Attributes, Caller, DirectorySink, FileKind, Handle, Ioctl, Listed,
+    AttributeChange, Attributes, Caller, DirectorySink, Fallocate, FileKind, Handle, Ioctl, Listed,
     LookupEntry, NewNode, NodeId, Opened, Privileges, Read, ReadOrigin, Request, Result, Write,
     WriteOrigin,
 };
 use extant_mount::volume::{Volume, VolumeOptions};
 use extant_space::CancelToken;
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::image;
 
@@ -127,6 +127,17 @@ impl Kernel {
             sync: None,
         };
         self.volume.write(&self.request(), node, &write)
+    }
+
+    /// `fallocate` that makes the file longer.
+    pub fn fallocate(&self, node: NodeId, offset: u64, length: u64) -> Result<()> {
+        let fallocate = Fallocate {
+            handle: Handle(1),
+            mode: FallocateFlags::empty(),
+            offset,
+            length,
+        };
+        self.volume.fallocate(&self.request(), node, &fallocate)
     }
 
     pub fn read(&self, node: NodeId, offset: u64, length: usize) -> Vec<u8> {
