@@ -9,7 +9,8 @@
 //! | collapse, insert | removed, inserted | refused: only whole blocks |
 //!
 //! Each chunk is a transaction of its own, so that a long request does not block others. After an
-//! error or a crash a part is done: from the start of the range, but blocks are freed from its end.
+//! error or a crash a part is done: from the start of the range, but blocks are freed from its end;
+//! after an error the size is the old one.
 //! Collapse and insert begin moving at the hole that is closed, or at the end of the file.
 //!
 //! A file with a block map has no unwritten blocks: only punch is supported, as in the kernel.
@@ -105,27 +106,49 @@ impl Engine {
                 Ok(())
             }
         };
-        match mode {
+        let done = match mode {
             FallocateMode::Allocate => {
-                grow(grown)?;
-                self.allocate(cell, range, grown, first)
+                grow(grown).and_then(|()| self.allocate(cell, range, grown, first))
             }
             FallocateMode::AllocateKeepSize => self.allocate(cell, range, kept, first),
             FallocateMode::PunchHole => self.punch(cell, range),
-            FallocateMode::ZeroRange => {
-                grow(grown)?;
-                self.zero(cell, range, grown)
-            }
+            FallocateMode::ZeroRange => grow(grown).and_then(|()| self.zero(cell, range, grown)),
             FallocateMode::ZeroRangeKeepSize => self.zero(cell, range, kept),
             FallocateMode::WriteZeroes => {
-                grow(grown)?;
-                self.write_zeroes(cell, range, grown)
+                grow(grown).and_then(|()| self.write_zeroes(cell, range, grown))
             }
             FallocateMode::CollapseRange => self.collapse(cell, range, size),
             FallocateMode::InsertRange => self.insert_hole(cell, range, size),
             // No extent here is ever shared.
             FallocateMode::UnshareRange => self.allocate(cell, range, grown, None),
             _ => Err(Error::new(ErrorKind::Unsupported).detail(mode.name())),
+        };
+        if done.is_err() {
+            // The first error is the one to report.
+            let _ = self.restore_size(cell, mode, size);
+        }
+        done
+    }
+
+    /// The size after an error is that from before: the cache of a mount keeps its own, and learns
+    /// of no other one from a failed call. Space that was allocated after the end is kept, as in
+    /// the kernel, if it is unwritten; written blocks there are an error for e2fsck.
+    fn restore_size(&self, cell: &Arc<InodeCell>, mode: FallocateMode, size: u64) -> Result<()> {
+        let layout = &self.fs.layout;
+        let has_grown = read(&cell.state).inode.size_bytes(layout) > size;
+        match mode {
+            FallocateMode::WriteZeroes if has_grown => self.truncate_to(cell, size),
+            FallocateMode::Allocate | FallocateMode::UnshareRange | FallocateMode::ZeroRange
+                if has_grown =>
+            {
+                let transaction = self.begin(INODE_CREDITS)?;
+                cell.change(&transaction, |state| {
+                    state.inode.set_size_bytes(size, layout);
+                    state.data_changed_in = Some(transaction.epoch());
+                });
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 

@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// Truncates the file to `size`, which is less than its size, and frees all blocks after it.
-    fn truncate_to(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+    pub(super) fn truncate_to(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
         let fs = &*self.fs;
         let credits = self.truncate_credits(cell)?;
         let transaction = self.begin_recorded(credits)?;

@@ -173,12 +173,15 @@ impl Volume {
             let copied = source
                 .read_at(piece, copy.from.offset + done)
                 .and_then(|read| {
-                    target.write_at(&piece[..read], copy.to.offset + done)?;
-                    Ok(read)
+                    let offset = copy.to.offset + done;
+                    let written = target.write_counted(&piece[..read], offset, WriteTimes::Present);
+                    // Exactly: the kernel derives the size of the file from it.
+                    done += written.bytes as u64;
+                    written.result.map(|()| read)
                 });
             match copied {
                 Ok(0) => break,
-                Ok(read) => done += read as u64,
+                Ok(_) => {}
                 // The copied part counts; the next request returns the error.
                 Err(_) if done > 0 => break,
                 Err(error) => return self.reply_errno(Err(error)),

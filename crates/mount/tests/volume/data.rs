@@ -180,13 +180,11 @@ fn full_file_system_takes_a_part_of_an_append() {
     kernel.end();
 }
 
-/// A file system of which this file takes all space but the last `left` bytes.
-fn filled(left: u64) -> Kernel {
-    let kernel = Kernel::new(8);
+/// Takes all space but the last `left` bytes.
+fn fill(kernel: &Kernel, left: u64) {
     let (file, _) = kernel.create(ROOT, "filler", 0o644).unwrap();
     let free = kernel.volume.filesystem().statistics().available_blocks * 4096;
     kernel.fallocate(file.node, 0, free - left).unwrap();
-    kernel
 }
 
 #[test]
@@ -194,7 +192,8 @@ fn full_file_system_fails_a_write_back_of_which_it_takes_a_part() {
     let [a, b] = needs();
     require!(a, b);
     for (origin, is_short) in [(WriteOrigin::Cache, false), (WriteOrigin::Direct, true)] {
-        let kernel = filled(512 << 10);
+        let kernel = Kernel::new(8);
+        fill(&kernel, 512 << 10);
         let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
         let write = |offset, data: &[u8]| {
             let write = Write {
@@ -246,6 +245,31 @@ fn copy_stops_at_the_end_of_the_source() {
     assert_eq!(copy(11, 1 << 40), Ok(data.len() as u64 - 11));
     assert_eq!(kernel.read(to.node, 5, data.len()), data[11..]);
     assert_eq!(copy(data.len() as u64, 10), Ok(0));
+    kernel.end();
+}
+
+#[test]
+fn copy_that_finds_no_space_returns_the_part_that_the_file_has() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(8);
+    let (from, _) = kernel.create(ROOT, "from", 0o644).unwrap();
+    kernel.write(from.node, 0, &vec![7; 1 << 20]).unwrap();
+    fill(&kernel, 512 << 10);
+    let (to, _) = kernel.create(ROOT, "to", 0o644).unwrap();
+    let place = |node| FilePosition {
+        node,
+        handle: Handle(1),
+        offset: 0,
+    };
+    let copy = Copy {
+        from: place(from.node),
+        to: place(to.node),
+        length: 1 << 20,
+    };
+    let copied = kernel.volume.copy(&kernel.request(), &copy).unwrap();
+    assert!((1..1 << 20).contains(&copied), "{copied}");
+    assert_eq!(kernel.attributes(to.node).size, copied);
     kernel.end();
 }
 

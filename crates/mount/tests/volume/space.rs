@@ -2,10 +2,12 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{Fallocate, Handle, NodeId, Result, Seek};
+use extant_mount::ioctl;
 use extant_space::{ByteRange, SpaceFile};
 use extant_testkit::require;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
+use zerocopy::IntoBytes;
 
 use crate::image::needs;
 use crate::kernel::{Kernel, ROOT};
@@ -59,6 +61,42 @@ fn fallocate_takes_the_modes_that_the_kernel_passes_on() {
     assert_eq!(fallocate(&kernel, node, 0, 1 << 50, 1), Err(Errno::FBIG));
     assert_eq!(fallocate(&kernel, node, 0, 0, 1 << 30), Err(Errno::NOSPC));
     assert_eq!(fallocate(&kernel, ROOT, 0, 0, 4096), Err(Errno::ISDIR));
+    kernel.end();
+}
+
+#[test]
+fn fallocate_without_space_leaves_the_size() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    // Allocate, zero, and write zeroes, which the kernel passes on in a control call only.
+    for mode in [0, 0x10, 0x80] {
+        let (file, opened) = kernel.create(ROOT, &format!("{mode}"), 0o644).unwrap();
+        kernel.write(file.node, 0, b"data").unwrap();
+        let call = ioctl::Fallocate {
+            mode,
+            reserved: 0,
+            offset: 0,
+            length: 1 << 30,
+            size: 0,
+        };
+        let (handle, command) = (opened.handle, ioctl::FALLOCATE);
+        let done = match mode {
+            0x80 => kernel
+                .ioctl_on(file.node, handle, command, call.as_bytes(), 32)
+                .map(drop),
+            mode => fallocate(&kernel, file.node, mode, 0, 1 << 30),
+        };
+        assert_eq!(done, Err(Errno::NOSPC), "{mode:#x}");
+        assert_eq!(kernel.attributes(file.node).size, 4, "{mode:#x}");
+        kernel.unlink(ROOT, &format!("{mode}")).unwrap();
+        kernel.volume.forget(file.node, 1);
+    }
+    let (file, _) = kernel.create(ROOT, "last", 0o644).unwrap();
+    assert_eq!(
+        fallocate(&kernel, file.node, 0, 0, 1 << 30),
+        Err(Errno::NOSPC)
+    );
     kernel.end();
 }
 
