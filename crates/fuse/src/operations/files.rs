@@ -45,6 +45,8 @@ pub struct Read {
     pub offset: u64,
     /// Origin of the read.
     pub origin: ReadOrigin,
+    /// Flags of the open file now, such as `O_NOATIME`, which `fcntl` can change.
+    pub flags: OFlags,
 }
 
 /// Origin of a read.

@@ -62,6 +62,7 @@ impl Server {
                 0 => ReadOrigin::Cache,
                 _ => ReadOrigin::Direct,
             },
+            flags: open_flags(read.flags),
         };
         let done = operations.read(&call.request, call.node, &read, data)?;
         assert!(done <= room, "read {done} bytes into {room}");

@@ -158,13 +158,13 @@ fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
         (14, body32(&[0o1002, 1], b""), "open 5 RDWR | TRUNC Drop"),
         (
             15,
-            body64(&[9, 4096, pair(512, 0), 0, 0], b""),
-            "read 5 9 4096 512 Cache",
+            body64(&[9, 4096, pair(512, 0), 0, pair(2, 0)], b""),
+            "read 5 9 4096 512 Cache RDWR",
         ),
         (
             15,
-            body64(&[9, 4096, pair(512, 2), 77, 0], b""),
-            "read 5 9 4096 512 Direct",
+            body64(&[9, 4096, pair(512, 2), 77, pair(0o1_000_002, 0)], b""),
+            "read 5 9 4096 512 Direct RDWR | NOATIME",
         ),
         (
             16,

@@ -82,7 +82,9 @@ impl Volume {
             }
             done = self.reply_errno(file.read_at(data, read.offset))?;
         }
-        self.update_atime(known.node());
+        if !read.flags.contains(OFlags::NOATIME) {
+            self.update_atime(known.node());
+        }
         Ok(done)
     }
 
@@ -190,7 +192,9 @@ impl Volume {
                 break;
             }
         }
-        self.update_atime(from.node());
+        if !FileHandle::parse(copy.from.handle).contains(FileHandle::NO_ATIME) {
+            self.update_atime(from.node());
+        }
         self.sync_changed(to.node(), FileHandle::parse(copy.to.handle).sync())?;
         Ok(done)
     }

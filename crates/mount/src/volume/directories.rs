@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::ops::Range;
 
 use extant_ext4::{FileType, Node};
+use rustix::fs::OFlags;
 
 use super::Volume;
 use super::attributes::type_bits;
@@ -32,10 +33,10 @@ struct Name {
 }
 
 impl Volume {
-    pub(super) fn open_names(&self, node: NodeId) -> Result<Opened> {
+    pub(super) fn open_names(&self, node: NodeId, flags: OFlags) -> Result<Opened> {
         self.nodes.get(node)?;
         Ok(Opened {
-            handle: self.directories.open(),
+            handle: self.directories.open(flags),
             flags: OpenedFlags::KEEP_CACHE | OpenedFlags::CACHE_DIRECTORY,
         })
     }
@@ -68,10 +69,12 @@ impl Volume {
                 break;
             }
         }
-        if let Some(open) = open {
+        if let Some(open) = &open {
             *lock(&open.last) = at;
         }
-        self.update_atime(directory);
+        if !open.is_some_and(|open| open.keeps_atime) {
+            self.update_atime(directory);
+        }
         Ok(())
     }
 

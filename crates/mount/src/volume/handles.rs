@@ -26,6 +26,8 @@ bitflags! {
         const SYNC_ALL = 1 << 2;
         /// Reads and writes bypass the kernel's cache.
         const DIRECT = 1 << 3;
+        /// Copies from it leave the access time. The kernel sends the present flags with reads.
+        const NO_ATIME = 1 << 4;
     }
 }
 
@@ -37,6 +39,7 @@ impl FileHandle {
             Self::WRITE,
             access == OFlags::WRONLY || access == OFlags::RDWR,
         );
+        handle.set(Self::NO_ATIME, flags.contains(OFlags::NOATIME));
         handle
     }
 
@@ -73,6 +76,8 @@ pub(super) struct Directories {
 /// An open directory.
 #[derive(Default)]
 pub(super) struct OpenDirectory {
+    /// It was opened with `O_NOATIME`.
+    pub(super) keeps_atime: bool,
     /// The last name that was listed.
     pub(super) last: Mutex<LastName>,
 }
@@ -85,9 +90,13 @@ pub(super) struct LastName {
 }
 
 impl Directories {
-    pub(super) fn open(&self) -> Handle {
+    pub(super) fn open(&self, flags: OFlags) -> Handle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(self.shard(number)).insert(number, Arc::default());
+        let open = OpenDirectory {
+            keeps_atime: flags.contains(OFlags::NOATIME),
+            ..OpenDirectory::default()
+        };
+        lock(self.shard(number)).insert(number, Arc::new(open));
         Handle(number)
     }
 

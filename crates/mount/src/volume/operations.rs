@@ -247,8 +247,8 @@ impl Operations for Volume {
         self.control(request, node, ioctl, output)
     }
 
-    fn open_directory(&self, _: &Request<'_>, node: NodeId, _flags: OFlags) -> Result<Opened> {
-        self.open_names(node)
+    fn open_directory(&self, _: &Request<'_>, node: NodeId, flags: OFlags) -> Result<Opened> {
+        self.open_names(node, flags)
     }
 
     fn release_directory(&self, _: &Request<'_>, _node: NodeId, handle: Handle) {

@@ -2,7 +2,7 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    AttributeChange, Privileges, SetTime, Timestamp, Write, WriteOrigin,
+    AttributeChange, Copy, FilePosition, Privileges, SetTime, Timestamp, Write, WriteOrigin,
 };
 use extant_fuse::options::{AccessTimes, WriteCache};
 use extant_mount::volume::{IdMap, Owners, VolumeOptions};
@@ -301,6 +301,52 @@ fn reading_moves_the_time_of_access_as_the_options_say() {
         assert_eq!(kernel.attributes(ROOT).accessed > THEN, moves);
         kernel.end();
     }
+}
+
+#[test]
+fn access_with_noatime_leaves_the_time_of_access() {
+    let [a, b] = needs();
+    require!(a, b);
+    let options = VolumeOptions {
+        access_times: AccessTimes::Strict,
+        ..VolumeOptions::default()
+    };
+    let kernel = Kernel::with(16, options);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let (to, target) = kernel.create(ROOT, "b", 0o644).unwrap();
+    kernel.write(file.node, 0, b"data").unwrap();
+    for (flags, moves) in [(OFlags::empty(), true), (OFlags::NOATIME, false)] {
+        let then = || {
+            kernel.change(file.node, times(THEN)).unwrap();
+            kernel.change(ROOT, times(THEN)).unwrap();
+        };
+        let moved = |node| kernel.attributes(node).accessed > THEN;
+        then();
+        kernel.read_with(file.node, 0, 4, flags);
+        assert_eq!(moved(file.node), moves);
+        let request = kernel.request();
+        let directory = kernel.volume.open_directory(&request, ROOT, flags).unwrap();
+        kernel.list(ROOT, directory.handle, 0, 10);
+        kernel
+            .volume
+            .release_directory(&request, ROOT, directory.handle);
+        assert_eq!(moved(ROOT), moves);
+        then();
+        let source = kernel.open(file.node, flags).unwrap();
+        let place = |node, handle| FilePosition {
+            node,
+            handle,
+            offset: 0,
+        };
+        let copy = Copy {
+            from: place(file.node, source.handle),
+            to: place(to.node, target.handle),
+            length: 4,
+        };
+        assert_eq!(kernel.volume.copy(&request, &copy), Ok(4));
+        assert_eq!(moved(file.node), moves);
+    }
+    kernel.end();
 }
 
 #[test]

@@ -141,11 +141,17 @@ impl Kernel {
     }
 
     pub fn read(&self, node: NodeId, offset: u64, length: usize) -> Vec<u8> {
+        self.read_with(node, offset, length, OFlags::RDWR)
+    }
+
+    /// The same with a file that has these flags.
+    pub fn read_with(&self, node: NodeId, offset: u64, length: usize, flags: OFlags) -> Vec<u8> {
         let mut data = vec![0xEE; length];
         let read = Read {
             handle: Handle(1),
             offset,
             origin: ReadOrigin::Cache,
+            flags,
         };
         let read = self.volume.read(&self.request(), node, &read, &mut data);
         data.truncate(read.unwrap());

@@ -350,10 +350,15 @@ impl Operations for Recorder {
             handle,
             offset,
             origin,
+            flags: open,
         } = read;
+        let open = flags(*open);
         self.note_of(
             request,
-            format!("read {} {} {offset} {len} {origin:?}", node.0, handle.0),
+            format!(
+                "read {} {} {offset} {len} {origin:?} {open}",
+                node.0, handle.0
+            ),
         );
         let len = len.min(3);
         data[..len].copy_from_slice(&b"xyz"[..len]);

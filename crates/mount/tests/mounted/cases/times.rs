@@ -4,9 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Gid, Mode, RenameFlags, Timespec, Timestamps, UTIME_NOW,
-    UTIME_OMIT, XattrFlags, chmod, chown, fallocate, link, readlink, renameat_with, setxattr,
-    symlink, unlink, utimensat,
+    AtFlags, CWD, Dir, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, XattrFlags, chmod, chown, fallocate, link, openat, readlink,
+    renameat_with, setxattr, symlink, unlink, utimensat,
 };
 
 use super::{Case, Expect, same};
@@ -207,10 +207,13 @@ fn of_access(notes: &mut Notes) {
     let old = at(1_000_000_000, 0);
     fs::write(notes.at("f"), "content").unwrap();
     File::open(notes.at("f")).unwrap().sync_all().unwrap();
-    fs::create_dir(notes.at("d")).unwrap();
-    fs::write(notes.at("d/x"), "").unwrap();
+    // Listing one fills the cache of its names.
+    for directory in ["d", "n"] {
+        fs::create_dir(notes.at(directory)).unwrap();
+        fs::write(notes.at(directory).join("x"), "").unwrap();
+    }
     symlink("f", notes.at("s")).unwrap();
-    for name in ["f", "d", "s"] {
+    for name in ["f", "d", "n", "s"] {
         set(notes, name, old, at(0, UTIME_OMIT)).unwrap();
     }
     // Not in the cache, so that the file system is asked.
@@ -223,6 +226,17 @@ fn of_access(notes: &mut Notes) {
     let list = |notes: &Notes, name: &str| {
         fs::read_dir(notes.at(name)).unwrap().count();
     };
+    notes.moves("read with O_NOATIME", "f", |notes| {
+        notes.shell(
+            0,
+            "dd if=f iflag=nocache count=0 2>/dev/null; dd if=f iflag=noatime 2>/dev/null >&2",
+        );
+    });
+    notes.moves("list with O_NOATIME", "n", |notes| {
+        let flags = OFlags::DIRECTORY | OFlags::NOATIME;
+        let open = openat(CWD, notes.at("n"), flags, Mode::empty()).unwrap();
+        Dir::new(open).unwrap().count();
+    });
     notes.moves("read", "f", |notes| read(notes, "f"));
     notes.moves("list", "d", |notes| list(notes, "d"));
     notes.moves("readlink", "s", |notes| {
