@@ -80,6 +80,15 @@ impl Filesystem {
         self.engine.fs.options.access
     }
 
+    /// Whether changes are taken now: not if it is open read-only, was closed, or is damaged and
+    /// stopped by its error policy.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub fn check_changeable(&self) -> Result<()> {
+        self.engine.changeable().map(drop)
+    }
+
     /// Bytes of a block.
     pub fn block_bytes(&self) -> u32 {
         self.engine.fs.layout.block_bytes()

@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 
-use extant_space::{Error, Result};
+use extant_space::{Error, ErrorKind, Result};
 use rustix::mount::MountFlags;
 
 /// How FUSE mounts a file system and serves it.
@@ -138,15 +138,39 @@ impl MountOptions {
     }
 
     /// The options that `-o remount` can change: those of every file system. The others are
-    /// ignored, because mount(8) repeats those in force.
-    pub fn for_remount(list: &str) -> Self {
+    /// ignored, because mount(8) repeats those in force, of which `in_force` is the kernel's list.
+    ///
+    /// # Errors
+    /// `Unsupported` with the option for a change that only the server could make, which is not
+    /// informed of a remount: of access times, and of the durability of names.
+    pub fn for_remount(list: &str, in_force: &[String]) -> Result<Self> {
+        let words = list::split(list);
         let mut options = Self::for_mount8();
-        for word in list::split(list) {
+        for word in &words {
             if OF_EVERY_MOUNT.contains(&word.as_str()) {
-                let _ = options.set_word(&word);
+                let _ = options.set_word(word);
             }
         }
-        options
+        let before = AccessWords::in_force(in_force);
+        let after = before.changed_by(&words);
+        let is_new = |word: &&String| !in_force.contains(word);
+        if after != before {
+            let mut of_access = words
+                .iter()
+                .filter(|word| ACCESS_WORDS.contains(&word.as_str()));
+            let word = of_access.clone().rfind(is_new).or(of_access.next_back());
+            return Err(fixed_at_mount(word.map_or("", String::as_str)));
+        }
+        options.access_times = after.access_times();
+        for (flag, word) in [
+            (MountFlags::SYNCHRONOUS, "sync"),
+            (MountFlags::DIRSYNC, "dirsync"),
+        ] {
+            if options.flags.contains(flag) && is_new(&&word.to_owned()) {
+                return Err(fixed_at_mount(word));
+            }
+        }
+        Ok(options)
     }
 
     /// Whether the mount is read-only.
@@ -288,6 +312,56 @@ impl fmt::Display for MountOptions {
     }
 }
 
+/// The options of access times.
+const ACCESS_WORDS: [&str; 5] = ["relatime", "atime", "strictatime", "noatime", "nodiratime"];
+
+/// When reads are accesses, as the kernel has it: `nodiratime` is an option of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AccessWords {
+    times: AccessTimes,
+    spares_directories: bool,
+}
+
+impl AccessWords {
+    /// By the kernel's list of the options of a mount, which does not show `strictatime`.
+    fn in_force(words: &[String]) -> Self {
+        let none = Self {
+            times: AccessTimes::Strict,
+            spares_directories: false,
+        };
+        none.changed_by(words)
+    }
+
+    fn changed_by(mut self, words: &[String]) -> Self {
+        for word in words {
+            match word.as_str() {
+                "relatime" | "atime" => self.times = AccessTimes::Relative,
+                "strictatime" => self.times = AccessTimes::Strict,
+                "noatime" => self.times = AccessTimes::Never,
+                "nodiratime" => self.spares_directories = true,
+                _ => {}
+            }
+        }
+        self.spares_directories &= self.times != AccessTimes::Never;
+        self
+    }
+
+    fn access_times(self) -> AccessTimes {
+        match self.times {
+            AccessTimes::Relative if self.spares_directories => AccessTimes::FilesOnly,
+            times => times,
+        }
+    }
+}
+
+fn fixed_at_mount(word: &str) -> Error {
+    Error::new(ErrorKind::Unsupported)
+        .detail(format!(
+            "mount option `{word}` cannot be changed by a remount"
+        ))
+        .advice("unmount it, and mount it with the option")
+}
+
 /// The options common to mounts of all file systems.
 const OF_EVERY_MOUNT: [&str; 16] = [
     "rw",
@@ -310,7 +384,6 @@ const OF_EVERY_MOUNT: [&str; 16] = [
 
 #[cfg(test)]
 mod tests {
-    use extant_space::ErrorKind;
     use proptest::prelude::*;
 
     use super::*;
@@ -344,10 +417,55 @@ mod tests {
 
     #[test]
     fn remount_takes_the_options_of_every_mount_alone() {
-        let options = MountOptions::for_remount("remount,ro,noexec,allow_other,errors=continue");
+        let list = "remount,ro,noexec,allow_other,errors=continue";
+        let options = MountOptions::for_remount(list, &words("rw,relatime")).unwrap();
         let expected = MountFlags::RDONLY | MountFlags::NOEXEC;
         assert_eq!(options.flags, expected);
         assert_eq!(options.allow_other, AllowOther::Off);
+    }
+
+    fn words(list: &str) -> Vec<String> {
+        list::split(list)
+    }
+
+    #[test]
+    fn remount_with_what_only_the_server_could_change_is_refused_by_name() {
+        for (in_force, list, times) in [
+            ("rw,relatime", "rw,relatime", AccessTimes::Relative),
+            ("rw,relatime", "remount,ro", AccessTimes::Relative),
+            ("rw", "remount,ro", AccessTimes::Strict),
+            ("rw,noatime", "remount,nodiratime", AccessTimes::Never),
+            (
+                "rw,nodiratime,relatime",
+                "nodiratime,relatime,ro",
+                AccessTimes::FilesOnly,
+            ),
+            ("rw,sync,noatime", "sync,noatime,async", AccessTimes::Never),
+            ("rw,dirsync,relatime", "dirsync", AccessTimes::Relative),
+        ] {
+            let options = MountOptions::for_remount(list, &words(in_force)).unwrap();
+            assert_eq!(options.access_times, times, "{in_force}; {list}");
+        }
+        for (in_force, list, refused) in [
+            ("rw,relatime", "rw,relatime,noatime", "noatime"),
+            ("rw,relatime", "remount,nodiratime", "nodiratime"),
+            ("rw,noatime", "rw,noatime,relatime", "relatime"),
+            (
+                "rw,nodiratime,relatime",
+                "nodiratime,relatime,strictatime",
+                "strictatime",
+            ),
+            ("rw", "remount,atime", "atime"),
+            ("rw,relatime", "remount,sync", "sync"),
+            ("rw,relatime", "remount,dirsync", "dirsync"),
+        ] {
+            let error = MountOptions::for_remount(list, &words(in_force)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(
+                error.to_string().contains(&format!("`{refused}`")),
+                "{error}"
+            );
+        }
     }
 
     proptest! {

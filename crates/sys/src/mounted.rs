@@ -76,7 +76,7 @@ pub struct Probe {
 pub mod probe_flags {
     /// The kernel has a writeback cache, and keeps its own size of a file.
     pub const WRITEBACK: u64 = 1 << 0;
-    /// The file system is mounted read-only.
+    /// The server takes no changes: it has opened the image read-only, or stopped after an error.
     pub const READ_ONLY: u64 = 1 << 1;
 }
 

@@ -150,13 +150,13 @@ impl MountHelper {
             let (allocator, _) = AllocatorOptions::for_remount(&list)?;
             let directory = fs::canonicalize(&self.directory)
                 .map_err(|error| Error::from(error).at(&self.directory))?;
+            let options = remount::of_the_kernel(&directory, &list)?;
             if self.fake {
                 Ok(())
             } else {
                 if !allocator.is_empty() {
                     remount::change(&directory, &allocator)?;
                 }
-                let options = extant_fuse::MountOptions::for_remount(&list);
                 extant_fuse::remount(&directory, &options)
             }
         };

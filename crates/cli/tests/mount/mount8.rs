@@ -135,11 +135,41 @@ fn mount_is_made_read_only_and_writable_again() {
     assert_eq!(stats.number("/mb_optimize_scan"), 0);
     assert_eq!(stats.json()["reservation"], false);
     remount("rw,mb_optimize_scan=2").refused(1, &["`mb_optimize_scan=2`"]);
+    for word in ["noatime", "strictatime", "nodiratime", "sync", "dirsync"] {
+        remount(word).refused(32, &[&format!("`{word}`")]);
+    }
+    remount("relatime,async").success();
     let open = fs::File::create(stand.path("file")).unwrap();
     remount("ro").refused(32, &["in use"]);
     drop(open);
     fs::write(stand.path("file"), "three").unwrap();
     stand.end();
+}
+
+#[test]
+fn mount_whose_server_takes_no_changes_is_not_made_writable() {
+    require!(can_mount(), requires::tool("mount"));
+    if !has_own_sbin("mount_whose_server_takes_no_changes_is_not_made_writable") {
+        return;
+    }
+    let stand = Stand::new(64);
+    for options in ["ro", "noload"] {
+        stand.mount(&["-o", options]).success();
+        let remount = |words: &str| {
+            let mut mount = command::tool("mount");
+            mount.arg("-o").arg(words);
+            run(mount.arg(&stand.directory))
+        };
+        remount("remount,rw").refused(32, &["read-only", "takes no changes"]);
+        remount("remount,ro,noexec").success();
+        // Past the helper the kernel does it.
+        let writable = extant_fuse::MountOptions::for_mount8();
+        extant_fuse::remount(&stand.directory, &writable).unwrap();
+        let refused = fs::File::create(stand.path("file")).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        stand.umount().success();
+    }
+    stand.assert_closed();
 }
 
 #[test]

@@ -16,7 +16,7 @@
 
 use std::ops::ControlFlow;
 
-use extant_ext4::{Access, AttributeChange, InodeFlags};
+use extant_ext4::{AttributeChange, InodeFlags};
 use extant_space::{ByteRange, Extent, FallocateMode, SpaceFile};
 use rustix::io::Errno;
 use rustix::ioctl::opcode;
@@ -137,7 +137,7 @@ impl Volume {
         if self.options.write_cache == WriteCache::Back {
             flags |= ioctl::probe_flags::WRITEBACK;
         }
-        if self.filesystem.access() == Access::ReadOnly {
+        if self.filesystem.check_changeable().is_err() {
             flags |= ioctl::probe_flags::READ_ONLY;
         }
         Probe {

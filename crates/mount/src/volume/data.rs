@@ -46,6 +46,10 @@ impl Volume {
             return Err(Errno::PERM);
         }
         let cuts = flags.contains(OFlags::TRUNC);
+        if writes || cuts {
+            // The kernel's mount may be writable by a remount, and its cache would take the data.
+            self.reply_errno(self.filesystem.check_changeable())?;
+        }
         let only_appends = flags.contains(OFlags::APPEND) && !cuts;
         if (writes || cuts) && inode_flags.contains(InodeFlags::APPEND) && !only_appends {
             return Err(Errno::PERM);

@@ -4,7 +4,7 @@ use extant_fuse::Operations;
 use extant_fuse::operations::{
     Copy, DSYNC, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
 };
-use extant_mount::volume::{NameDurability, VolumeOptions};
+use extant_mount::volume::{NameDurability, Volume, VolumeOptions};
 use extant_testkit::require;
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -93,6 +93,31 @@ fn immutable_and_append_only_files_open_for_permitted_access() {
     assert_eq!(kernel.read(file.node, 0, 100), b"first second");
     set_flags(&kernel, file.node, 0);
     kernel.end();
+}
+
+#[test]
+fn file_of_a_read_only_volume_opens_to_read_alone() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.volume.destroy();
+    let options = extant_ext4::Options {
+        access: extant_ext4::Access::ReadOnly,
+        ..extant_ext4::Options::default()
+    };
+    let filesystem = extant_ext4::Filesystem::open(kernel.device.clone(), options).unwrap();
+    let volume = Volume::new(filesystem, VolumeOptions::default()).unwrap();
+    let request = kernel.request();
+    let file = volume.lookup(&request, ROOT, b"a").unwrap();
+    let open = |flags| {
+        let opened = volume.open(&request, file.node, flags, Privileges::Keep);
+        opened.map(|_| ())
+    };
+    assert_eq!(open(OFlags::RDONLY), Ok(()));
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::TRUNC] {
+        assert_eq!(open(flags), Err(Errno::ROFS));
+    }
 }
 
 #[test]
