@@ -66,9 +66,18 @@ impl Volume {
             modified: change.modified.map(engine_time),
             changed: change.changed.map(|time| engine_time(SetTime::To(time))),
             times: match (change.accessed, change.modified, change.changed) {
-                // With the writeback cache the kernel sets the time of a change from its own clock.
-                (None | Some(SetTime::Now), Some(SetTime::To(_)), Some(_))
-                | (Some(SetTime::Now), Some(SetTime::Now), _) => ext4::Times::Present,
+                // With the writeback cache the kernel sets the time of a change from its own clock,
+                // and stores it later. Other times are those of `touch -d`.
+                (None | Some(SetTime::Now), Some(time @ SetTime::To(_)), Some(_)) => {
+                    let stored = known.node().attributes().modified;
+                    let possible = stored..=engine_time(SetTime::Now);
+                    if possible.contains(&engine_time(time)) {
+                        ext4::Times::Present
+                    } else {
+                        ext4::Times::Chosen
+                    }
+                }
+                (Some(SetTime::Now), Some(SetTime::Now), _) => ext4::Times::Present,
                 _ => ext4::Times::Chosen,
             },
             flags: None,
@@ -76,6 +85,7 @@ impl Volume {
         if takes_back_times(&known, change, &engine) {
             let stored = known.node().attributes();
             engine.modified = None;
+            engine.times = ext4::Times::Present;
             engine.changed = engine.changed.max(Some(stored.changed));
         }
         let wants_nothing = engine == ext4::AttributeChange::default();

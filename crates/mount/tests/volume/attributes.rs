@@ -127,6 +127,59 @@ fn time_of_a_direct_write_is_not_replaced_by_that_of_the_kernels_cache() {
 }
 
 #[test]
+fn append_only_file_takes_the_times_that_the_kernel_stores_alone() {
+    let [a, b] = needs();
+    require!(a, b);
+    const SET_FLAGS: u32 = 0x4008_6602;
+    const APPEND_WITH_EXTENTS: u32 = 0x8_0020;
+    let kernel = Kernel::with(16, written_back());
+    let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let node = file.node;
+    let set_flags = |flags: u32| {
+        let input = flags.to_ne_bytes();
+        let (handle, room) = (opened.handle, 0);
+        kernel
+            .ioctl_on(node, handle, SET_FLAGS, &input, room)
+            .unwrap();
+    };
+    kernel.change(node, flush(THEN, THEN)).unwrap();
+    set_flags(APPEND_WITH_EXTENTS);
+    let plus = |seconds| Timestamp {
+        seconds: THEN.seconds + seconds,
+        ..THEN
+    };
+    let future = plus(1 << 32);
+    for (modified, result) in [
+        (plus(-1), Err(Errno::PERM)),
+        (future, Err(Errno::PERM)),
+        (THEN, Ok(THEN)),
+        (plus(1), Ok(plus(1))),
+    ] {
+        let changed = kernel.change(node, flush(modified, plus(2)));
+        assert_eq!(changed.map(|after| after.modified), result);
+    }
+    // The kernel's own, from before a direct append.
+    let append = OFlags::WRONLY | OFlags::APPEND;
+    let handle = kernel.open(node, append).unwrap().handle;
+    let write = Write {
+        handle,
+        offset: 0,
+        data: b"appended",
+        origin: WriteOrigin::Direct,
+        privileges: Privileges::Keep,
+        sync: None,
+    };
+    kernel
+        .volume
+        .write(&kernel.request(), node, &write)
+        .unwrap();
+    let after = kernel.change(node, flush(plus(1), plus(3))).unwrap();
+    assert!(after.modified > plus(1));
+    set_flags(0x8_0000);
+    kernel.end();
+}
+
+#[test]
 fn write_back_moves_times_only_where_the_kernel_does_not_store_them() {
     let [a, b] = needs();
     require!(a, b);

@@ -268,6 +268,11 @@ fn flags(notes: &mut Notes) {
         "chattr +i d; >d/new; rm -f d/inner; chattr -i d; \
          chattr +a d; >d/new; rm -f d/inner; ls d; mv d/new d/newer; chattr -a d",
     );
+    notes.shell(
+        0,
+        "chattr +a f; touch -m -d 2001-01-01 f; touch -a -d 2001-01-01 f; touch -m -d 2101-01-01 f; \
+         touch f; chattr -a f",
+    );
     notes.shell(0, "chattr +dA f; lsattr f; chattr -dA f; lsattr f");
     notes.shell(1000, "chattr +i f; chattr +d f");
 }
