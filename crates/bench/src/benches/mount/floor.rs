@@ -268,6 +268,7 @@ mod tests {
             data: b"bytes",
             origin: WriteOrigin::Caller,
             privileges: Privileges::Keep,
+            sync: None,
         };
         assert_eq!(floor.write(&request, NodeId(2), &write).unwrap(), 5);
         let mut data = [0; 8];
@@ -275,6 +276,7 @@ mod tests {
             handle: Handle(0),
             offset: 4096,
             origin: ReadOrigin::Direct,
+            flags: rustix::fs::OFlags::RDONLY,
         };
         let read = floor.read(&request, NodeId(2), &read, &mut data);
         assert_eq!((read.unwrap(), &data[..5]), (5, &b"bytes"[..]));
