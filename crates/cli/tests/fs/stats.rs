@@ -21,7 +21,8 @@ fn statistics_of_an_image_are_those_of_dumpe2fs() {
         requires::tool("debugfs"),
         requires::tool("dumpe2fs")
     );
-    for format in FORMATS {
+    let bigalloc = "-t ext4 -b 4096 -O bigalloc -C 65536";
+    for format in FORMATS.into_iter().chain([bigalloc]) {
         let image = Image::of(format, 64);
         for request in ["error_count 3", "mnt_count 7", "kbytes_written 12345"] {
             let write = format!("set_super_value {request}");
@@ -43,6 +44,14 @@ fn statistics_of_an_image_are_those_of_dumpe2fs() {
         assert_eq!(ours.number("/free_inodes"), number("Free inodes"));
         let free = "/free_space/free_blocks";
         assert_eq!(ours.number(free), number("Free blocks"));
+        let dump = image.fs(&["dump", "--superblock", "--json", "IMAGE"]);
+        let free = "/superblock/free_blocks";
+        assert_eq!(dump.success().number(free), number("Free blocks"));
+        let dump = image.fs(&["dump", "--groups", "--json", "IMAGE"]).success();
+        let groups = dump.json()["groups"].as_array().unwrap().clone();
+        let in_groups = groups.iter().map(|group| group["free_blocks"].as_u64());
+        let sum = in_groups.map(Option::unwrap).sum::<u64>();
+        assert_eq!(sum, number("Free blocks"));
         assert_eq!(ours.json()["journal"]["needs_recovery"], false);
         assert_eq!(ours.json()["first_error"], Value::Null);
         let freefrag = image.fs(&["freefrag", "--json", "IMAGE"]).success().json();

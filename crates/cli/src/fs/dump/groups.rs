@@ -20,7 +20,7 @@ pub(super) struct Fields {
     inode_bitmap_checksum: u32,
     inode_table: u64,
     inode_table_end: u64,
-    free_blocks: u32,
+    free_blocks: u64,
     free_inodes: u32,
     directories: u32,
     unused_inodes: u32,
@@ -55,7 +55,9 @@ pub(super) fn all(filesystem: &Filesystem) -> Result<Vec<Fields>> {
                 inode_bitmap_checksum: found.inode_bitmap_checksum(),
                 inode_table: table,
                 inode_table_end: table + u64::from(layout.inode_table_blocks()) - 1,
-                free_blocks: found.free_blocks(),
+                // It is stored in clusters, of which the last may be a part of one.
+                free_blocks: u64::from(found.free_blocks())
+                    * u64::from(layout.blocks_per_cluster()),
                 free_inodes: found.free_inodes(),
                 directories: found.used_directories(),
                 unused_inodes: found.unused_inodes(),
