@@ -15,7 +15,7 @@ use extant_hostfs::{
 use extant_image::{
     Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
 };
-use extant_space::{ByteSize, CancelToken, Control, LayerStates, MapSummary, Result};
+use extant_space::{ByteSize, CancelToken, Control, ExtentState, LayerStates, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
@@ -344,7 +344,8 @@ fn describe(report: &Made, display: &Display, verbose: bool) -> String {
         );
     }
     if report.real_bytes > 0 {
-        print::row(&mut out, "checked", checked(report));
+        let checked = checked(report.verified, report.space.state());
+        print::row(&mut out, "checked", checked);
     }
     layers::describe(&mut out, &report.layers);
     for note in &report.notes {
@@ -404,9 +405,9 @@ pub fn describe_plan(out: &mut String, plan: &Plan) {
     }
 }
 
-fn checked(report: &Made) -> String {
-    let state = report.space.state();
-    match report.verified {
+/// How the bytes of a file were found to be in `state`.
+pub fn checked(verified: Verified, state: ExtentState) -> String {
+    match verified {
         Verified::ExtentMap => format!("the extent map shows every byte {state}"),
         Verified::AllocatedSize => {
             "the blocks counted by the file system; it shows no states of extents".to_owned()

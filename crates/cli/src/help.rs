@@ -77,7 +77,7 @@ pub fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// `command` with every word that begins with a hyphen taken for an option.
-pub fn without_hyphen_values(command: Command) -> Command {
+fn without_hyphen_values(command: Command) -> Command {
     command
         .mut_args(|argument| argument.allow_hyphen_values(false))
         .mut_subcommands(without_hyphen_values)
@@ -85,14 +85,18 @@ pub fn without_hyphen_values(command: Command) -> Command {
 
 /// The error about a misspelt option, where a value with a hyphen may be in its place: without
 /// such values the option is named, with a suggestion.
-pub fn better_error(error: Error, strict: Command, arguments: &[OsString]) -> Error {
+pub fn better_error(
+    error: Error,
+    command: impl FnOnce() -> Command,
+    arguments: &[OsString],
+) -> Error {
     if !matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::ValueValidation
     ) {
         return error;
     }
-    match strict.try_get_matches_from(arguments) {
+    match without_hyphen_values(command()).try_get_matches_from(arguments) {
         Err(named) if named.kind() == ErrorKind::UnknownArgument => {
             let word = named.get(ContextKind::InvalidArg);
             let is_long = word.is_some_and(|word| word.to_string().starts_with("--"));

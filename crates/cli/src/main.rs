@@ -194,11 +194,10 @@ fn note_json(arguments: &[OsString]) {
 
 /// The command, and whether it is quiet.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let command = help::lay_out(Cli::command());
-    let strict = help::without_hyphen_values(command.clone());
-    let matches = command
+    let command = || help::lay_out(Cli::command());
+    let matches = command()
         .try_get_matches_from(arguments)
-        .map_err(|error| help::better_error(error, strict, arguments))?;
+        .map_err(|error| help::better_error(error, command, arguments))?;
     let mut innermost = &matches;
     while let Some((_, below)) = innermost.subcommand() {
         innermost = below;

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 use clap::Args;
 use extant_hostfs::{Exclusion, MaterializeOptions, MaterializeReport, Reach, Shared};
 use extant_image::{Format, ReferencedFiles, open_file, open_path};
-use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
+use extant_space::{
+    ByteSize, CancelToken, Control, Error, ErrorKind, ExtentState, Result, SpaceFile,
+};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::assign::range;
-use crate::create::describe_plan;
+use crate::create::{checked, describe_plan};
 use crate::file_location::{FileLocation, refuse_export};
 use crate::image::{self, ChainArgs, Facts, LookArgs, change};
 use crate::image_format::ImageFormat;
@@ -245,6 +247,8 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport, display: &Displa
             describe_plan(&mut out, plan);
         }
     }
+    let checked = checked(report.verified, ExtentState::Written);
+    print::row(&mut out, "checked", checked);
     layers::describe(&mut out, &report.layers);
     out
 }

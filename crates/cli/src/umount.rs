@@ -32,6 +32,8 @@ const FS_TYPE: &str = "fuse.extant";
 const FUSE: &str = "fuse.";
 /// Poll interval of the server's locks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Names of processes are cut to this.
+const NAME_BYTES_MAX: usize = 15;
 /// A longer wait says what it waits for.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
@@ -69,7 +71,11 @@ pub fn run(args: &UmountArgs, cancel: &CancelToken) -> ExitCode {
 /// Unmounts and waits, without output.
 pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     let mount = find(&args.place)?;
-    let server = hidden_server(&mount);
+    let server = if args.lazy {
+        None
+    } else {
+        hidden_server(&mount)
+    };
     let busy = if args.lazy {
         Busy::Detach
     } else {
@@ -131,8 +137,12 @@ fn hidden_server(mount: &Mount) -> Option<OwnedFd> {
     }
     let probe = mounted::probe(&File::open(&mount.point).ok()?).ok()??;
     let pid = u32::try_from(probe.server_pid).ok()?;
-    // In another PID namespace the number means another process.
-    if process::name(pid) != process::name(std::process::id()) {
+    // In another PID namespace the number means another process. The server is started by the name
+    // of the program, and this process perhaps by that of a link.
+    let program = std::env::current_exe().ok()?;
+    let name = program.file_name()?.to_str()?.get(..NAME_BYTES_MAX);
+    let name = name.or(program.file_name()?.to_str())?;
+    if process::name(pid) != name {
         return None;
     }
     pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()

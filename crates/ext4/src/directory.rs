@@ -18,7 +18,7 @@
 //!
 //! There are no locks here: the caller holds the lock of the inode, shared for reading and
 //! exclusive for changes. The engine refuses `casefold`, `encrypt` and `inline_data` directories
-//! beforehand.
+//! beforehand, but for the entries `.` and `..` of the first two.
 //!
 //! Format: docs/formats/ext4.md, "Directory".
 

@@ -96,6 +96,8 @@ impl Engine {
         }
         fs.check_kind(&new.kind)?;
         check_addable(&read(&parent.state))?;
+        // A file of an encrypted directory would have to be encrypted.
+        fs.directory(parent, None)?;
         let inherited = fs.inherited_access(&read(&parent.state), new)?;
         let transaction = self.begin(fs.new_inode_credits())?;
         let cell = fs.make_inode(&transaction, parent, new, &inherited)?;

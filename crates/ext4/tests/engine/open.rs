@@ -106,6 +106,8 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
     let new = crate::image::new(extant_ext4::NewKind::Regular);
     let refused = directory.create(b"file", &new).map_err(kind);
     assert_eq!(refused.err(), Some(ErrorKind::Unsupported));
+    let refused = directory.create_unnamed(&new).map_err(kind);
+    assert_eq!(refused.err(), Some(ErrorKind::Unsupported));
     drop((sealed, secret, directory));
     // Their contents do not matter to other files.
     root.unlink(b"sealed").unwrap();

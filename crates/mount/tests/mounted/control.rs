@@ -116,7 +116,7 @@ fn probe_answers_on_files_and_directories() {
         for place in [path.as_path(), ours.path()] {
             let answer = calls.call(place, ioctl::PROBE, &[0; 64]).unwrap();
             let probe = Probe::read_from_bytes(&answer).unwrap();
-            assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, 2));
+            assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, ioctl::VERSION));
             assert_eq!(
                 probe.flags & ioctl::probe_flags::WRITEBACK != 0,
                 options == "writeback"

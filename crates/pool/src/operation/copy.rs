@@ -8,12 +8,15 @@ use std::ops::ControlFlow;
 
 use extant_provision::{DataWriter, Provisioner};
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, RateLimiter,
-    Result, Silent, SpaceFile, SyncMode,
+    ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, MappedProgress,
+    Phase, RateLimiter, Result, Silent, SpaceFile, SyncMode,
 };
 
 use crate::storage::VolumeFile;
 use crate::work::Work;
+
+/// Zeroed in one call, between reports.
+const ZEROED_BYTES: u64 = 256 << 20;
 
 /// Whether the target has a part of the content already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,11 @@ pub(super) fn copy(
         None
     };
     let quiet = Control::new(control.cancel, &Silent);
+    let pauses = MappedProgress {
+        update: |_| {},
+        caller: control.progress,
+    };
+    let paused = Control::new(control.cancel, &pauses);
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
     // Each of its parts is written or zeroed, once, by one reading of the map of the source.
@@ -91,17 +99,17 @@ pub(super) fn copy(
             ExtentState::Written => range
                 .chunks(units.piece_bytes)
                 .try_for_each(|piece| copier.copy(piece)),
-            _ if has_old_data => {
-                target.write_zeroes(range, &pace, quiet)?;
-                copier.pass(range.len());
+            _ if has_old_data => range.chunks(ZEROED_BYTES).try_for_each(|piece| {
+                target.write_zeroes(piece, &pace, paused)?;
+                copier.pass(piece.len());
                 Ok(())
-            }
+            }),
             _ => Ok(()),
         }
     })?;
     let rest = ByteRange::new(covered, target.size()?.max(covered));
     if has_old_data && !rest.is_empty() {
-        target.write_zeroes(rest, &pace, quiet)?;
+        target.write_zeroes(rest, &pace, paused)?;
     }
     control.report(Phase::Sync, total, total);
     target.sync(SyncMode::All)?;

@@ -41,7 +41,7 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
         resize.capacity_bytes,
     );
     let now = file.size()?;
-    if now > after {
+    if now > after.next_multiple_of(work.storage.unit_bytes()) {
         if !resize.shrink {
             return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
                 "the volume has grown to {} since the job was made",
@@ -68,12 +68,16 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
     } else {
         make_real(&*file, part, preallocation, work, control)?;
     }
-    file.resize(after)?;
+    // Others may have added more meanwhile.
+    if now > after || file.size()? < after {
+        file.resize(after)?;
+    }
     file.sync(SyncMode::All)
 }
 
 /// Makes `part`, the end of the volume, written: step by step, as others may write to what they
-/// see. A step starts from what the file has then.
+/// see. A step starts from what the file has then; data that another process writes to the step at
+/// work may be replaced by zeros.
 fn grow_written(
     file: &dyn VolumeFile,
     part: ByteRange,
@@ -185,9 +189,12 @@ pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize)
     let before = record.reservation.capacity_before_bytes;
     let after = resize.capacity_bytes.next_multiple_of(storage.unit_bytes());
     let now = file.size()?;
-    if before < now && now <= after {
+    if before < after && before <= now && now <= after {
         let _locked = lock_alone(&*file)?;
-        check_not_open(&*file)?;
+        if before < now {
+            check_not_open(&*file)?;
+        }
+        // Space that was allocated past the end is freed as well.
         file.resize(before)?;
         file.sync(SyncMode::All)?;
     }

@@ -56,10 +56,11 @@ pub struct Job<'p> {
 impl<'p> Job<'p> {
     /// A job just submitted, by this process.
     pub(super) fn new(pool: &'p Pool, state: PoolState, record: Record, run: RunFile) -> Self {
-        let survival = if record.operation.makes_volume() {
-            Survival::Open
-        } else {
-            Survival::Survives
+        let survival = match &record.operation {
+            // Done again after a crash, it would replace what was written since.
+            Operation::Upload(upload) if upload.replace => Survival::Survives,
+            operation if operation.makes_volume() => Survival::Open,
+            _ => Survival::Survives,
         };
         Self {
             pool,

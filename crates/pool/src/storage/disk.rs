@@ -80,10 +80,10 @@ impl Store for DiskStore {
             None => return Err(Error::new(ErrorKind::InvalidArgument).at(&self.path)),
         };
         let file = disk.lock()?;
-        let found = if table::is_half_made(&file, disk.sector_bytes())? {
-            Ok(None)
-        } else {
-            Table::read(&file)
+        let found = match table::is_half_made(&file, disk.sector_bytes()) {
+            Ok(true) => Ok(None),
+            Ok(false) => Table::read(&file),
+            Err(error) => Err(error),
         };
         let digits =
             |guid: [u8; 16]| -> String { guid.iter().map(|byte| format!("{byte:02x}")).collect() };

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -365,7 +365,7 @@ fn data_that_others_write_to_the_new_part_meanwhile_is_kept() {
     thread::scope(|scope| {
         let job = scope.spawn(|| run(job));
         let before = fs::metadata(&path).unwrap().len();
-        while fs::metadata(&path).unwrap().len() == before {
+        while fs::metadata(&path).unwrap().len() == before && !job.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }
         let file = fs::File::options().write(true).open(&path).unwrap();
@@ -436,4 +436,30 @@ fn reserved_volume_is_reported_as_whole() {
         (progress.done_bytes, progress.total_bytes),
         (8 * MIB, 8 * MIB)
     );
+}
+
+#[test]
+fn growth_that_does_not_fit_leaves_no_space_behind_the_end() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Dir);
+    let path = stand.pool.path_of(&name("a"));
+    let blocks = || fs::metadata(&path).unwrap().blocks();
+    let before = blocks();
+    for preallocation in [Preallocation::Full, Preallocation::Falloc] {
+        let job = submit(&stand.pool, resize("a", 40 * MIB, preallocation)).unwrap();
+        let id = job.id();
+        // Taken by others since the job was admitted.
+        let filler = stand.scratch.path().join("filler");
+        let free = rustix::fs::statvfs(stand.scratch.path()).unwrap();
+        let length = free.f_bavail * free.f_frsize - 12 * MIB;
+        let mut fill = command::tool("fallocate");
+        command::must(fill.args(["-l", &length.to_string()]).arg(&filler));
+        let refused = run(job).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        fs::remove_file(&filler).unwrap();
+        assert_eq!(stand.pool.job(id).unwrap().state, JobState::Failed);
+        // A block of the extent tree may stay.
+        assert!(blocks() <= before + 8, "{preallocation:?}");
+    }
+    stand.assert_at_rest();
 }

@@ -455,7 +455,7 @@ fn has_protective_mbr(disk: &dyn SpaceFile) -> Result<bool> {
 /// and a copy without partitions is there. The table can be made again.
 pub(super) fn is_half_made(disk: &dyn SpaceFile, sector_bytes: u64) -> Result<bool> {
     let size = disk.size()?;
-    if size < 4 * BLANK_BYTES {
+    if size < 4 * BLANK_BYTES || has_protective_mbr(disk)? {
         return Ok(false);
     }
     let half_made = half_made(disk, sector_bytes, size)?;
