@@ -131,9 +131,9 @@ impl Engine {
     }
 
     /// The size after an error is that from before: the cache of a mount keeps its own, and learns
-    /// of no other one from a failed call. Unwritten space that was allocated after the end is kept,
-    /// as in the kernel. Written blocks there are an error for e2fsck: after write zeroes all space
-    /// after the end is freed, also what was allocated before.
+    /// of no other one from a failed call. Unwritten space that was allocated after the end is
+    /// kept, as in the kernel. Written blocks there are an error for e2fsck: after write zeroes all
+    /// space after the end is freed, also what was allocated before.
     fn restore_size(&self, cell: &Arc<InodeCell>, mode: FallocateMode, size: u64) -> Result<()> {
         let layout = &self.fs.layout;
         let has_grown = read(&cell.state).inode.size_bytes(layout) > size;
