@@ -4,10 +4,11 @@
  * Calls return EXTANT_STATUS_OK or why not, and with `error` not null a line for people (extant_error_message), to be freed by
  * extant_error_free. Paths and names end with NUL; sizes, offsets and lengths are bytes.
  *
- * Structures begin with `struct_size`, so that programs and libraries of different versions understand each other. Options
- * have a function that sets it with the defaults. In a report or an info the caller sets it before the call (`= sizeof info`),
- * and gets as much as there is room for. A list is visited: its callback gets one entry after the other, valid until it
- * returns.
+ * Options, infos, the entries of lists, and the reports on images begin with `struct_size`, so that programs and libraries of
+ * different versions understand each other. Options have a function that sets it with the defaults. In a report or an info the
+ * caller sets it before the call (`= sizeof info`), and gets as much as there is room for. The other structures never change:
+ * extant_control, extant_progress, extant_extent, extant_create_report, extant_materialize_report and extant_probe_report.
+ * A list is visited: its callback gets one entry after the other, valid until it returns.
  *
  * Everything may be called from several threads, also with the same pool or cancel; of a job, extant_job_run once. The library
  * starts no processes (but for pools of LVM), keeps no signal handlers, and leaves the caller's descriptors as they are. Long
@@ -1406,12 +1407,13 @@ void extant_cancel_now(const extant_cancel *cancel);
 void extant_cancel_free(extant_cancel *cancel);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_create_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_create_options_init(extant_create_options *options);
+void extant_create_options_init_sized(extant_create_options *options, size_t struct_size);
 
 /*
  Makes the file `path` of `size_bytes`, whose space is allocated when this returns
@@ -1455,12 +1457,13 @@ int extant_error_errno(const extant_error *error);
 void extant_error_free(extant_error *error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_image_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_image_options_init(extant_image_options *options);
+void extant_image_options_init_sized(extant_image_options *options, size_t struct_size);
 
 /*
  Makes the disk image `path` with a disk of `capacity_bytes`, with the guarantees of
@@ -1481,12 +1484,13 @@ extant_status extant_image_create(const char *path,
                                   extant_error **error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `source`, of which the caller knows `struct_size` bytes. The header's
+ `extant_image_source_init` calls it with `sizeof *source`.
 
  # Safety
- `source` can be written to.
+ `source` is null or has `struct_size` bytes that can be written to.
  */
-void extant_image_source_init(extant_image_source *source);
+void extant_image_source_init_sized(extant_image_source *source, size_t struct_size);
 
 /*
  Copies the disk in the image `source` into the new image `target`, which has its name when it is
@@ -1524,12 +1528,14 @@ extant_status extant_image_get_info(const char *path,
                                     extant_error **error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_image_materialize_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_image_materialize_options_init(extant_image_materialize_options *options);
+void extant_image_materialize_options_init_sized(extant_image_materialize_options *options,
+                                                 size_t struct_size);
 
 /*
  Makes the image `path` full in place: every cluster mapped and written, data preserved. No other
@@ -1689,12 +1695,13 @@ extant_status extant_map_fd(int fd,
                             extant_error **error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_materialize_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_materialize_options_init(extant_materialize_options *options);
+void extant_materialize_options_init_sized(extant_materialize_options *options, size_t struct_size);
 
 /*
  Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called
@@ -1726,12 +1733,13 @@ extant_status extant_materialize_fd(int fd,
                                     extant_error **error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_pool_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_pool_options_init(extant_pool_options *options);
+void extant_pool_options_init_sized(extant_pool_options *options, size_t struct_size);
 
 /*
  Defines the pool `name` in the directory, ext4 image or disk `path`, and opens it as
@@ -1869,12 +1877,13 @@ extant_status extant_volume_delete(const extant_pool *pool,
                                    extant_error **error);
 
 /*
- Sets the defaults.
+ Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+ `extant_volume_options_init` calls it with `sizeof *options`.
 
  # Safety
- `options` can be written to.
+ `options` is null or has `struct_size` bytes that can be written to.
  */
-void extant_volume_options_init(extant_volume_options *options);
+void extant_volume_options_init_sized(extant_volume_options *options, size_t struct_size);
 
 /*
  Makes a job that creates the volume `volume` of `capacity_bytes`, and reserves its space: of two
@@ -1996,4 +2005,41 @@ extant_status extant_write_zeroes_fd(int fd,
 }  // extern "C"
 #endif  // __cplusplus
 
-#endif  /* EXTANT_H */
+/* Each sets the defaults in options as this header has them. */
+
+static inline void extant_create_options_init(extant_create_options *options)
+{
+  extant_create_options_init_sized(options, sizeof *options);
+}
+
+static inline void extant_materialize_options_init(extant_materialize_options *options)
+{
+  extant_materialize_options_init_sized(options, sizeof *options);
+}
+
+static inline void extant_image_options_init(extant_image_options *options)
+{
+  extant_image_options_init_sized(options, sizeof *options);
+}
+
+static inline void extant_image_source_init(extant_image_source *source)
+{
+  extant_image_source_init_sized(source, sizeof *source);
+}
+
+static inline void extant_image_materialize_options_init(extant_image_materialize_options *options)
+{
+  extant_image_materialize_options_init_sized(options, sizeof *options);
+}
+
+static inline void extant_pool_options_init(extant_pool_options *options)
+{
+  extant_pool_options_init_sized(options, sizeof *options);
+}
+
+static inline void extant_volume_options_init(extant_volume_options *options)
+{
+  extant_volume_options_init_sized(options, sizeof *options);
+}
+
+#endif /* EXTANT_H */

@@ -17,6 +17,7 @@ from ._library import (
     MaterializeOptionsStruct,
     MaterializeReportStruct,
     ProbeReportStruct,
+    defaults,
 )
 from ._values import Pace, basis_points, encoded, number, values
 
@@ -112,8 +113,7 @@ def create(
     cancel: Optional[Cancel] = None,
 ) -> CreateReport:
     """Makes a file whose space is really there. It has its name when it is complete, and not before."""
-    options, report = CreateOptionsStruct(), CreateReportStruct()
-    LIBRARY.extant_create_options_init(ctypes.byref(options))
+    options, report = defaults(CreateOptionsStruct), CreateReportStruct()
     options.preallocation = preallocation
     options.pace = pace
     options.background_basis_points = basis_points(background_percent)
@@ -146,8 +146,7 @@ def materialize(
     cancel: Optional[Cancel] = None,
 ) -> MaterializeReport:
     """Makes the holes and unwritten parts of a file, or of an open descriptor, written zeros; data stays."""
-    options, report = MaterializeOptionsStruct(), MaterializeReportStruct()
-    LIBRARY.extant_materialize_options_init(ctypes.byref(options))
+    options, report = defaults(MaterializeOptionsStruct), MaterializeReportStruct()
     options.offset = number("offset", offset)
     if length is not None:
         options.length = number("length", length)

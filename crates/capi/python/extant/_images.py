@@ -16,6 +16,7 @@ from ._library import (
     ImageOptionsStruct,
     ImageReportStruct,
     ImageSourceStruct,
+    defaults,
 )
 from ._values import Pace, basis_points, decoded, encoded, number, optional, sized, values
 
@@ -156,8 +157,7 @@ def convert_image(
     cancel: Optional[Cancel] = None,
 ) -> ImageReport:
     """Copies the disk in an image into a new one, of which `preallocation` is off unless given."""
-    how = ImageSourceStruct()
-    LIBRARY.extant_image_source_init(ctypes.byref(how))
+    how = defaults(ImageSourceStruct)
     how.format = source_format
     how.open_named_files = open_named_files
     how.threads = threads
@@ -190,8 +190,7 @@ def materialize_image(
     cancel: Optional[Cancel] = None,
 ) -> ImageMaterializeReport:
     """Makes an image full in place: every cluster mapped and written; data stays."""
-    options, report = ImageMaterializeOptionsStruct(), sized(ImageMaterializeReportStruct)
-    LIBRARY.extant_image_materialize_options_init(ctypes.byref(options))
+    options, report = defaults(ImageMaterializeOptionsStruct), sized(ImageMaterializeReportStruct)
     options.format = format
     options.open_named_files = open_named_files
     options.pace = pace
@@ -262,8 +261,7 @@ def _new(
     replace: bool,
     nocow: bool,
 ) -> Any:
-    options = ImageOptionsStruct()
-    LIBRARY.extant_image_options_init(ctypes.byref(options))
+    options = defaults(ImageOptionsStruct)
     options.format = format
     if preallocation is not None:
         options.preallocation = preallocation

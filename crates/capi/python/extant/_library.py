@@ -321,12 +321,14 @@ _ERROR = POINTER(c_void_p)
 _CONTROL = POINTER(ControlStruct)
 
 
-_INITIALIZERS = {
-    "extant_image_options_init": ImageOptionsStruct,
-    "extant_image_source_init": ImageSourceStruct,
-    "extant_image_materialize_options_init": ImageMaterializeOptionsStruct,
-    "extant_pool_options_init": PoolOptionsStruct,
-    "extant_volume_options_init": VolumeOptionsStruct,
+_INITIALIZERS: dict[type[ctypes.Structure], str] = {
+    CreateOptionsStruct: "extant_create_options_init_sized",
+    MaterializeOptionsStruct: "extant_materialize_options_init_sized",
+    ImageOptionsStruct: "extant_image_options_init_sized",
+    ImageSourceStruct: "extant_image_source_init_sized",
+    ImageMaterializeOptionsStruct: "extant_image_materialize_options_init_sized",
+    PoolOptionsStruct: "extant_pool_options_init_sized",
+    VolumeOptionsStruct: "extant_volume_options_init_sized",
 }
 _OUT = POINTER(c_void_p)
 _JOB = [POINTER(VolumeOptionsStruct), _OUT]
@@ -401,8 +403,6 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.extant_error_message.argtypes = [c_void_p]
     library.extant_error_errno.restype = c_int
     library.extant_error_errno.argtypes = [c_void_p]
-    library.extant_create_options_init.restype = None
-    library.extant_create_options_init.argtypes = [POINTER(CreateOptionsStruct)]
     library.extant_create.argtypes = [
         c_char_p,
         c_uint64,
@@ -411,8 +411,6 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         POINTER(CreateReportStruct),
         _ERROR,
     ]
-    library.extant_materialize_options_init.restype = None
-    library.extant_materialize_options_init.argtypes = [POINTER(MaterializeOptionsStruct)]
     for suffix, file in _FILE.items():
         getattr(library, "extant_materialize" + suffix).argtypes = [
             file,
@@ -437,9 +435,9 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
             _ERROR,
         ]
     library.extant_probe.argtypes = [c_char_p, POINTER(ProbeReportStruct), _ERROR]
-    for name, structure in _INITIALIZERS.items():
+    for structure, name in _INITIALIZERS.items():
         getattr(library, name).restype = None
-        getattr(library, name).argtypes = [POINTER(structure)]
+        getattr(library, name).argtypes = [POINTER(structure), c_size_t]
     for name, arguments in _CALLS.items():
         getattr(library, name).argtypes = [*arguments, _ERROR]
     for name in ("extant_pool_free", "extant_job_free"):
@@ -451,3 +449,10 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 LIBRARY = _declared(_open())
+
+
+def defaults(structure: Any) -> Any:
+    """Options with the defaults of the library, as much of them as this module knows."""
+    made = structure()
+    getattr(LIBRARY, _INITIALIZERS[structure])(ctypes.byref(made), ctypes.sizeof(structure))
+    return made

@@ -23,6 +23,7 @@ from ._library import (
     PoolOptionsStruct,
     VolumeInfoStruct,
     VolumeOptionsStruct,
+    defaults,
 )
 from ._values import Pace, basis_points, decoded, encoded, number, optional, sized, text
 
@@ -169,8 +170,7 @@ class Pool:
         state: Optional[File] = None,
     ) -> "Pool":
         """Defines a pool in a directory, an ext4 image or a disk, and opens it."""
-        options = PoolOptionsStruct()
-        LIBRARY.extant_pool_options_init(ctypes.byref(options))
+        options = defaults(PoolOptionsStruct)
         options.kind = kind
         options.preallocation = preallocation
         options.total_bytes = number("total_bytes", total_bytes)
@@ -296,8 +296,7 @@ class Pool:
         if allocation_bytes is not None:
             given.allocation_bytes = number("allocation_bytes", allocation_bytes)
         given.format = format
-        image = ImageOptionsStruct()
-        LIBRARY.extant_image_options_init(ctypes.byref(image))
+        image = defaults(ImageOptionsStruct)
         set_qcow2(image, qcow2)
         given.qcow2 = ctypes.pointer(image)
         given.mode = mode
@@ -443,8 +442,7 @@ class Pool:
 
 
 def _options(options: JobOptions) -> Any:
-    given = VolumeOptionsStruct()
-    LIBRARY.extant_volume_options_init(ctypes.byref(given))
+    given = defaults(VolumeOptionsStruct)
     given.priority = options.priority
     given.pace = options.pace
     given.background_basis_points = basis_points(options.background_percent)

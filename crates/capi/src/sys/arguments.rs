@@ -181,6 +181,7 @@ pub(super) unsafe fn fill<T: Copy>(given: *mut T, report: T, least: usize) -> Re
     }
     // SAFETY: as promised.
     let length = unsafe { given.cast::<usize>().read_unaligned() };
+    let least = on_this_machine::<T>(least);
     if length < least {
         return versioned::read(&[], &mut [], least);
     }
@@ -357,6 +358,40 @@ fn step(phase: Phase) -> Step {
     }
 }
 
+/// Sets the defaults in a caller's options of `struct_size` bytes, which may be fewer or more than
+/// this library knows. Nothing for null.
+///
+/// # Safety
+/// `T` is plain data that begins with its size as a `usize`; `given` is null, or has `struct_size`
+/// bytes that can be written to.
+pub(super) unsafe fn initialize<T: Copy>(given: *mut T, default: T, struct_size: usize) {
+    if given.is_null() || struct_size < size_of::<usize>() {
+        return;
+    }
+    let known = struct_size.min(size_of::<T>());
+    // SAFETY: as promised.
+    unsafe {
+        let to = given.cast::<u8>();
+        to.copy_from_nonoverlapping((&raw const default).cast::<u8>(), known);
+        to.add(known).write_bytes(0, struct_size - known);
+        given.cast::<usize>().write_unaligned(struct_size);
+    }
+}
+
+/// The same for a program that does not say its size, but was built with a structure of `bytes`.
+///
+/// # Safety
+/// As of [`initialize`], with the bytes of this machine.
+pub(super) unsafe fn initialize_first<T: Copy>(given: *mut T, default: T, bytes: usize) {
+    // SAFETY: as promised.
+    unsafe { initialize(given, default, on_this_machine::<T>(bytes)) };
+}
+
+/// `bytes` of a version of `T`, which are those of 64-bit machines: pointers of others are shorter.
+fn on_this_machine<T>(bytes: usize) -> usize {
+    bytes.min(size_of::<T>())
+}
+
 /// Options as the caller gave them, or `default` for null.
 ///
 /// # Safety
@@ -368,6 +403,7 @@ pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize)
     }
     // SAFETY: as promised, it begins with its size.
     let length = unsafe { given.cast::<usize>().read_unaligned() };
+    let least = on_this_machine::<T>(least);
     // More than a page is no structure, but uninitialised memory.
     if length > 4096 {
         return versioned::read(&[], &mut [], least).map(|()| default);
@@ -393,6 +429,17 @@ mod tests {
         let cut: [c_char; 4] = characters("aböc");
         assert_eq!(cut, [b'a' as c_char, b'b' as c_char, 0, 0]);
         assert!(path_characters::<4>(Path::new("abcd")).is_err());
+    }
+
+    #[test]
+    fn options_are_initialized_as_far_as_the_caller_knows_them() {
+        let default = [24, 1, 2];
+        for (size, wanted) in [(7, [9; 5]), (16, [16, 1, 9, 9, 9]), (32, [32, 1, 2, 0, 9])] {
+            let mut given = [9_usize; 5];
+            // SAFETY: both are numbers, and there are more of them than `size` says.
+            unsafe { initialize((&raw mut given).cast::<[usize; 3]>(), default, size) };
+            assert_eq!(given, wanted);
+        }
     }
 
     #[test]

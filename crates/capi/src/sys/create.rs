@@ -6,7 +6,8 @@ use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, OnFailure, create};
 use extant_space::{Preallocation, Result};
 
 use super::arguments::{
-    OperationControl, check_reserved, choice, options, pace, path, with_control,
+    OperationControl, check_reserved, choice, initialize, initialize_first, options, pace, path,
+    with_control,
 };
 use super::error::call;
 use crate::outcome::{Failure, Status};
@@ -69,6 +70,9 @@ pub struct FileReport {
     pub extents: u64,
 }
 
+/// Bytes of `FileOptions` in `LIBEXTANT_1`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 56;
+
 const DEFAULT: FileOptions = FileOptions {
     struct_size: size_of::<FileOptions>(),
     preallocation: PreallocationMode::Full as u32,
@@ -83,14 +87,28 @@ const DEFAULT: FileOptions = FileOptions {
     reserved: 0,
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_create_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_create_options_init_sized(
+    options: *mut FileOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_1`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_create_options_init(options: *mut FileOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Makes the file `path` of `size_bytes`, whose space is allocated when this returns

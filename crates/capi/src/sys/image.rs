@@ -12,8 +12,8 @@ use extant_image::{
 use extant_space::{Error, ErrorKind, Result};
 
 use super::arguments::{
-    OperationControl, check_reserved, choice, fill, flag, optional_path, options, pace, path,
-    with_control,
+    OperationControl, check_reserved, choice, fill, flag, initialize, initialize_first,
+    optional_path, options, pace, path, with_control,
 };
 use super::error::call;
 use crate::outcome::{Failure, Status};
@@ -128,10 +128,10 @@ pub struct NewImageReport {
     pub extents: u64,
 }
 
-/// Bytes of the first version of `NewImageOptions`.
-pub(super) const OPTIONS_LEAST: usize = size_of::<NewImageOptions>();
+/// Bytes of `NewImageOptions` in `LIBEXTANT_2`; a fixed number, as programs were built with it.
+pub(super) const OPTIONS_BYTES: usize = 104;
 /// Bytes of the first version of `NewImageReport`.
-const REPORT_LEAST: usize = size_of::<NewImageReport>();
+const REPORT_BYTES: usize = 48;
 
 pub(super) const DEFAULT: NewImageOptions = NewImageOptions {
     struct_size: size_of::<NewImageOptions>(),
@@ -157,14 +157,28 @@ pub(super) const DEFAULT: NewImageOptions = NewImageOptions {
     backing_unchecked: 0,
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_image_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_image_options_init_sized(
+    options: *mut NewImageOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_2`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_image_options_init(options: *mut NewImageOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Makes the disk image `path` with a disk of `capacity_bytes`, with the guarantees of
@@ -224,7 +238,7 @@ impl NewImage {
         options: *const NewImageOptions,
     ) -> Result<Self> {
         // SAFETY: as promised.
-        let given = unsafe { self::options(options, DEFAULT, OPTIONS_LEAST) }?;
+        let given = unsafe { self::options(options, DEFAULT, OPTIONS_BYTES) }?;
         let format = match format(given.format, "format")? {
             Some(format) => format,
             None => format_of_new(path).map_err(|error| error.at(path))?,
@@ -302,7 +316,7 @@ impl NewImageReport {
     /// `report` is null or valid for its type.
     pub(super) unsafe fn write(self, report: *mut Self) -> Result<()> {
         // SAFETY: as promised.
-        unsafe { fill(report, self, REPORT_LEAST) }
+        unsafe { fill(report, self, REPORT_BYTES) }
     }
 }
 

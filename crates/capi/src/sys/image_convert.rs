@@ -11,7 +11,10 @@ use extant_image::{
 };
 use extant_space::{CancelToken, Result};
 
-use super::arguments::{OperationControl, check_reserved, choice, options, path, with_control};
+use super::arguments::{
+    OperationControl, check_reserved, choice, initialize, initialize_first, options, path,
+    with_control,
+};
 use super::error::call;
 use super::image::{NewImage, NewImageOptions, NewImageReport, format};
 use crate::outcome::{Failure, Status};
@@ -37,6 +40,9 @@ pub struct ImageSource {
     pub capacity_bytes: u64,
 }
 
+/// Bytes of `ImageSource` in `LIBEXTANT_2`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 32;
+
 const DEFAULT: ImageSource = ImageSource {
     struct_size: size_of::<ImageSource>(),
     format: 0,
@@ -46,14 +52,28 @@ const DEFAULT: ImageSource = ImageSource {
     capacity_bytes: 0,
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `source`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_image_source_init` calls it with `sizeof *source`.
 ///
 /// # Safety
-/// `source` can be written to.
+/// `source` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_image_source_init_sized(
+    source: *mut ImageSource,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(source, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_2`.
+///
+/// # Safety
+/// `source` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_image_source_init(source: *mut ImageSource) {
     // SAFETY: as promised.
-    unsafe { source.write(DEFAULT) };
+    unsafe { initialize_first(source, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Copies the disk in the image `source` into the new image `target`, which has its name when it is
@@ -79,7 +99,7 @@ pub unsafe extern "C" fn extant_image_convert(
         // SAFETY: the caller's promises, passed on.
         let (source, target) = unsafe { (path(source)?, path(target)?) };
         // SAFETY: likewise.
-        let how = unsafe { self::options(how, DEFAULT, size_of::<ImageSource>()) }?;
+        let how = unsafe { self::options(how, DEFAULT, OPTIONS_BYTES) }?;
         check_reserved(how.reserved)?;
         refuse_export(target)?;
         refuse_same_file(source, target)?;

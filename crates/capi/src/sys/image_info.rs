@@ -64,6 +64,9 @@ pub struct ImageFacts {
     pub data_file: [c_char; PATH_BYTES],
 }
 
+/// Bytes of the first version of `ImageFacts`; a fixed number.
+const INFO_BYTES: usize = 8336;
+
 /// Describes the image `path` in `format` (`extant_image_format`). It is read only, and others may
 /// use it meanwhile. The files that it names are not opened.
 ///
@@ -94,7 +97,7 @@ pub unsafe extern "C" fn extant_image_get_info(
         let found = found.and_then(|found| ImageFacts::of(&found));
         // SAFETY: likewise.
         found
-            .and_then(|facts| unsafe { fill(info, facts, size_of::<ImageFacts>()) })
+            .and_then(|facts| unsafe { fill(info, facts, INFO_BYTES) })
             .map_err(|error| error.at(path))
     };
     // SAFETY: likewise.

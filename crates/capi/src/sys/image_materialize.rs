@@ -5,7 +5,9 @@ use std::ffi::c_char;
 use extant_image::detect::{Purpose, format_of_existing};
 use extant_image::{Format, ImageFile, ReferencedFiles, materialize};
 
-use super::arguments::{OperationControl, fill, options, pace, path, with_control};
+use super::arguments::{
+    OperationControl, fill, initialize, initialize_first, options, pace, path, with_control,
+};
 use super::error::call;
 use super::image::format;
 use super::image_convert::follow;
@@ -45,6 +47,12 @@ pub struct FullImageReport {
     pub size_bytes: u64,
 }
 
+/// Bytes of the first version of `FullImageReport`; a fixed number.
+const REPORT_BYTES: usize = 32;
+
+/// Bytes of `FullImageOptions` in `LIBEXTANT_2`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 32;
+
 const DEFAULT: FullImageOptions = FullImageOptions {
     struct_size: size_of::<FullImageOptions>(),
     format: 0,
@@ -54,14 +62,28 @@ const DEFAULT: FullImageOptions = FullImageOptions {
     rate_bytes: 0,
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_image_materialize_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_image_materialize_options_init_sized(
+    options: *mut FullImageOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_2`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_image_materialize_options_init(options: *mut FullImageOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Makes the image `path` full in place: every cluster mapped and written, data preserved. No other
@@ -86,7 +108,7 @@ pub unsafe extern "C" fn extant_image_materialize(
         // SAFETY: the caller's promises, passed on.
         let path = unsafe { self::path(path) }?;
         // SAFETY: likewise.
-        let given = unsafe { self::options(options, DEFAULT, size_of::<FullImageOptions>()) }?;
+        let given = unsafe { self::options(options, DEFAULT, OPTIONS_BYTES) }?;
         let said = format(given.format, "format")?;
         let follow = follow(given.open_named_files)?;
         let pace = pace(given.pace, given.rate_bytes, given.background_basis_points)?;
@@ -109,7 +131,7 @@ pub unsafe extern "C" fn extant_image_materialize(
             size_bytes: done.file_bytes,
         };
         // SAFETY: likewise.
-        unsafe { fill(report, done, size_of::<FullImageReport>()) }
+        unsafe { fill(report, done, REPORT_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

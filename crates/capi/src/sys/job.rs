@@ -103,6 +103,9 @@ pub struct JobFacts {
     pub message: [c_char; MESSAGE_BYTES],
 }
 
+/// Bytes of the first version of `JobFacts`; a fixed number.
+const INFO_BYTES: usize = 1360;
+
 /// Takes one job after the other; anything but 0 ends the visit, which is no error.
 pub type JobCallback =
     Option<unsafe extern "C" fn(job: *const JobFacts, user: *mut c_void) -> c_int>;
@@ -238,7 +241,7 @@ pub unsafe extern "C" fn extant_job_get_info(
         // SAFETY: the caller's promises, passed on.
         let job = unsafe { of_handle(pool) }?.job(JobId(id))?;
         // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&job), size_of::<JobFacts>()) }
+        unsafe { fill(info, JobFacts::of(&job), INFO_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -273,7 +276,7 @@ pub unsafe extern "C" fn extant_job_wait(
         // SAFETY: likewise.
         let status = unsafe { with_control(control, wait) }?;
         // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&status), size_of::<JobFacts>()) }
+        unsafe { fill(info, JobFacts::of(&status), INFO_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -300,7 +303,7 @@ pub unsafe extern "C" fn extant_job_cancel(
         // SAFETY: the caller's promises, passed on.
         let status = unsafe { of_handle(pool) }?.cancel(JobId(id))?;
         // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&status), size_of::<JobFacts>()) }
+        unsafe { fill(info, JobFacts::of(&status), INFO_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

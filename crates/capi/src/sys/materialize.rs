@@ -6,7 +6,8 @@ use extant_hostfs::{Access, Exclusion, HostFile, MaterializeOptions, Shared, mat
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::arguments::{
-    OpenFile, OperationControl, choice, options, pace, path, with_control, with_file,
+    OpenFile, OperationControl, choice, initialize, initialize_first, options, pace, path,
+    with_control, with_file,
 };
 use super::error::call;
 use crate::outcome::{Failure, Status};
@@ -48,6 +49,9 @@ pub struct RangeReport {
     pub unshared_bytes: u64,
 }
 
+/// Bytes of `RangeOptions` in `LIBEXTANT_1`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 48;
+
 const DEFAULT: RangeOptions = RangeOptions {
     struct_size: size_of::<RangeOptions>(),
     offset: 0,
@@ -59,14 +63,28 @@ const DEFAULT: RangeOptions = RangeOptions {
     background_basis_points: 0,
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_materialize_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_materialize_options_init_sized(
+    options: *mut RangeOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_1`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_materialize_options_init(options: *mut RangeOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called

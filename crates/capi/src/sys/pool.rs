@@ -14,8 +14,8 @@ use extant_pool::{
 use extant_space::{Error, ErrorKind, Result};
 
 use super::arguments::{
-    MESSAGE_BYTES, NAME_BYTES, PATH_BYTES, characters, choice, fill, flag, optional_path, options,
-    path, path_characters, text,
+    MESSAGE_BYTES, NAME_BYTES, PATH_BYTES, characters, choice, fill, flag, initialize,
+    initialize_first, optional_path, options, path, path_characters, text,
 };
 use super::create::PreallocationMode;
 use super::error::call;
@@ -125,6 +125,12 @@ pub struct PoolFacts {
     pub path: [c_char; PATH_BYTES],
 }
 
+/// Bytes of the first version of `PoolFacts`; a fixed number.
+const INFO_BYTES: usize = 4424;
+
+/// Bytes of `NewPoolOptions` in `LIBEXTANT_2`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 64;
+
 const DEFAULT: NewPoolOptions = NewPoolOptions {
     struct_size: size_of::<NewPoolOptions>(),
     kind: StorageKind::Dir as u32,
@@ -138,14 +144,28 @@ const DEFAULT: NewPoolOptions = NewPoolOptions {
     state: ptr::null(),
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_pool_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_pool_options_init_sized(
+    options: *mut NewPoolOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_2`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_pool_options_init(options: *mut NewPoolOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Defines the pool `name` in the directory, ext4 image or disk `path`, and opens it as
@@ -171,7 +191,7 @@ pub unsafe extern "C" fn extant_pool_define(
         // SAFETY: the caller's promises, passed on.
         let (name, path) = unsafe { (text(name, "name")?, self::path(path)?) };
         // SAFETY: likewise.
-        let given = unsafe { self::options(options, DEFAULT, size_of::<NewPoolOptions>()) }?;
+        let given = unsafe { self::options(options, DEFAULT, OPTIONS_BYTES) }?;
         // SAFETY: likewise.
         let definition = unsafe { definition(name.parse()?, path, &given) }?;
         // SAFETY: likewise.
@@ -292,7 +312,7 @@ pub unsafe extern "C" fn extant_pool_get_info(
         let pool = unsafe { of_handle(pool) }?;
         let facts = PoolFacts::of(pool, &pool.info()?)?;
         // SAFETY: likewise.
-        unsafe { fill(info, facts, size_of::<PoolFacts>()) }
+        unsafe { fill(info, facts, INFO_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

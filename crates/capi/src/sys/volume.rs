@@ -68,6 +68,9 @@ pub struct VolumeFacts {
     pub path: [c_char; PATH_BYTES],
 }
 
+/// Bytes of the first version of `VolumeFacts`; a fixed number.
+const INFO_BYTES: usize = 4424;
+
 /// Visits the volumes of a pool, by name.
 ///
 /// `error` may be null.
@@ -116,7 +119,7 @@ pub unsafe extern "C" fn extant_volume_get_info(
         let (pool, volume) = unsafe { (of_handle(pool)?, self::volume(volume)?) };
         let facts = VolumeFacts::of(&pool.volume(&volume)?)?;
         // SAFETY: likewise.
-        unsafe { fill(info, facts, size_of::<VolumeFacts>()) }
+        unsafe { fill(info, facts, INFO_BYTES) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

@@ -11,7 +11,7 @@ use extant_pool::{
 };
 use extant_space::{Error, Result};
 
-use super::arguments::{choice, flag, options, pace, path};
+use super::arguments::{choice, flag, initialize, initialize_first, options, pace, path};
 use super::image::{self, NewImageOptions, format, preallocation, qcow2};
 use super::job::{OwnJob, give_job};
 use super::pool::OpenPool;
@@ -80,6 +80,9 @@ pub struct VolumeOptions {
     pub qcow2: *const NewImageOptions,
 }
 
+/// Bytes of `VolumeOptions` in `LIBEXTANT_2`; a fixed number, as programs were built with it.
+const OPTIONS_BYTES: usize = 88;
+
 const DEFAULT: VolumeOptions = VolumeOptions {
     struct_size: size_of::<VolumeOptions>(),
     priority: JobPriority::Normal as u32,
@@ -101,14 +104,28 @@ const DEFAULT: VolumeOptions = VolumeOptions {
     qcow2: std::ptr::null(),
 };
 
-/// Sets the defaults.
+/// Sets the defaults in `options`, of which the caller knows `struct_size` bytes. The header's
+/// `extant_volume_options_init` calls it with `sizeof *options`.
 ///
 /// # Safety
-/// `options` can be written to.
+/// `options` is null or has `struct_size` bytes that can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_volume_options_init_sized(
+    options: *mut VolumeOptions,
+    struct_size: usize,
+) {
+    // SAFETY: as promised.
+    unsafe { initialize(options, DEFAULT, struct_size) };
+}
+
+/// The same for programs that were built with a header of `LIBEXTANT_2`.
+///
+/// # Safety
+/// `options` has as many bytes as it had in that header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_volume_options_init(options: *mut VolumeOptions) {
     // SAFETY: as promised.
-    unsafe { options.write(DEFAULT) };
+    unsafe { initialize_first(options, DEFAULT, OPTIONS_BYTES) };
 }
 
 /// Makes a job that creates the volume `volume` of `capacity_bytes`, and reserves its space: of two
@@ -142,7 +159,7 @@ pub unsafe extern "C" fn extant_volume_create(
             create.format = format;
             if format == Format::Qcow2 {
                 // SAFETY: likewise.
-                let image = self::options(given.qcow2, image::DEFAULT, image::OPTIONS_LEAST)?;
+                let image = self::options(given.qcow2, image::DEFAULT, image::OPTIONS_BYTES)?;
                 create.qcow2 = Some(qcow2(&image)?);
             }
             let allocation = (given.allocation_bytes != u64::MAX).then_some(given.allocation_bytes);
@@ -317,7 +334,7 @@ unsafe fn submit(
     // SAFETY: the caller's promises, passed on.
     unsafe {
         give_job(pool, job, error, |pool| {
-            let given = self::options(options, DEFAULT, size_of::<VolumeOptions>())?;
+            let given = self::options(options, DEFAULT, OPTIONS_BYTES)?;
             super::arguments::check_reserved(given.reserved)?;
             let wanted = Wanted {
                 pool,

@@ -117,6 +117,17 @@ fn examples_leak_no_memory() {
 }
 
 #[test]
+fn structures_keep_their_layout_and_options_of_other_versions_are_filled_within_their_size() {
+    require!(requires::tool("cc"));
+    let place = tempfile::tempdir().unwrap();
+    let source = root().join("tests/c/layout.c");
+    for linked in [Linked::Shared, Linked::Static] {
+        let program = compile(&source, linked, place.path());
+        must(Command::new(program).env("LD_LIBRARY_PATH", directory()));
+    }
+}
+
+#[test]
 fn calls_on_images_pools_and_jobs_keep_their_promises_to_c() {
     require!(requires::tool("cc"));
     let place = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ fn listed() -> Interface {
     found
 }
 
-/// The functions that the header declares.
+/// The functions that the header declares or has inline.
 fn declared() -> Vec<String> {
     let header = std::fs::read_to_string(root().join("include/extant.h")).unwrap();
     let code: String = header
@@ -44,6 +44,8 @@ fn declared() -> Vec<String> {
     });
     let mut names: Vec<String> = calls.collect();
     names.sort();
+    // Inline functions call others.
+    names.dedup();
     names
 }
 
