@@ -13,18 +13,24 @@ use extant_space::{Error, ErrorKind, Result};
 /// `InvalidArgument` for a size that no version has had, and for values that only a later version
 /// supports.
 pub(crate) fn read(given: &[u8], default: &mut [u8], least: usize) -> Result<()> {
-    let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
-    if given.len() < least {
-        let length = given.len();
-        return invalid(format!(
-            "struct_size is {length}: the structure was not initialized"
-        ));
-    }
+    check_size(given.len(), least)?;
     let known = given.len().min(default.len());
     if given[known..].iter().any(|&byte| byte != 0) {
-        return invalid("options of a later version of libextant".to_owned());
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("options of a later version of libextant".to_owned()));
     }
     default[..known].copy_from_slice(&given[..known]);
+    Ok(())
+}
+
+/// # Errors
+/// `InvalidArgument` for a `size` that no version has had.
+pub(crate) fn check_size(size: usize, least: usize) -> Result<()> {
+    if size < least {
+        return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
+            "struct_size is {size}: the structure was not initialized"
+        )));
+    }
     Ok(())
 }
 

@@ -170,29 +170,42 @@ pub(super) fn flag(number: u32, name: &str) -> Result<bool> {
     choice(number, &[false, true], name)
 }
 
-/// Writes as much of `report` as the caller's structure has room for. Nothing for null.
-///
-/// # Safety
-/// `T` is plain data that begins with its size as a `usize`; `given` is null, or points to as many
-/// bytes as its first field says.
-pub(super) unsafe fn fill<T: Copy>(given: *mut T, report: T, least: usize) -> Result<()> {
-    if given.is_null() {
-        return Ok(());
+/// The room of a caller for a report. Made before the work of a call, so that a wrong size is refused
+/// while nothing has happened yet.
+pub(super) struct Room<T> {
+    given: *mut T,
+    length: usize,
+}
+
+impl<T: Copy> Room<T> {
+    /// The room at `given`, for at least `least` bytes; none for null.
+    ///
+    /// # Safety
+    /// `T` is plain data that begins with its size as a `usize`; `given` is null, or points to as
+    /// many bytes as its first field says, which can be written to until the call returns.
+    pub(super) unsafe fn of(given: *mut T, least: usize) -> Result<Self> {
+        if given.is_null() {
+            return Ok(Self { given, length: 0 });
+        }
+        // SAFETY: as promised.
+        let length = unsafe { given.cast::<usize>().read_unaligned() };
+        versioned::check_size(length, on_this_machine::<T>(least))?;
+        Ok(Self { given, length })
     }
-    // SAFETY: as promised.
-    let length = unsafe { given.cast::<usize>().read_unaligned() };
-    let least = on_this_machine::<T>(least);
-    if length < least {
-        return versioned::read(&[], &mut [], least);
+
+    /// Writes as much of `report` as there is room for.
+    pub(super) fn fill(self, report: T) {
+        if self.given.is_null() {
+            return;
+        }
+        let bytes = self.length.min(size_of::<T>()) - size_of::<usize>();
+        // SAFETY: as promised to `of`; the size of the caller's structure stays.
+        unsafe {
+            let from = (&raw const report).cast::<u8>().add(size_of::<usize>());
+            let to = self.given.cast::<u8>().add(size_of::<usize>());
+            to.copy_from_nonoverlapping(from, bytes);
+        }
     }
-    let bytes = (length.min(size_of::<T>())) - size_of::<usize>();
-    // SAFETY: as promised; the size of the caller's structure stays.
-    unsafe {
-        let from = (&raw const report).cast::<u8>().add(size_of::<usize>());
-        let to = given.cast::<u8>().add(size_of::<usize>());
-        to.copy_from_nonoverlapping(from, bytes);
-    }
-    Ok(())
 }
 
 /// As much of `text` as has room, whole characters, with a NUL behind.
@@ -406,7 +419,7 @@ pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize)
     let least = on_this_machine::<T>(least);
     // More than a page is no structure, but uninitialised memory.
     if length > 4096 {
-        return versioned::read(&[], &mut [], least).map(|()| default);
+        return versioned::check_size(0, least).map(|()| default);
     }
     let mut ours = default;
     // SAFETY: as promised, for both.
@@ -447,11 +460,13 @@ mod tests {
         let mut given = [16, 7, 7];
         let report = [24, 1, 2];
         // SAFETY: both are three numbers, of which the first is a size within them.
-        unsafe { fill(&mut given, report, 16) }.unwrap();
+        unsafe { Room::of(&raw mut given, 16) }
+            .unwrap()
+            .fill(report);
         assert_eq!(given, [16, 1, 7_usize]);
         given[0] = 8;
         // SAFETY: likewise.
-        assert!(unsafe { fill(&mut given, report, 16) }.is_err());
+        assert!(unsafe { Room::of(&raw mut given, 16) }.is_err());
         assert_eq!(given, [8, 1, 7]);
     }
 }

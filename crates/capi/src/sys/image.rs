@@ -12,7 +12,7 @@ use extant_image::{
 use extant_space::{Error, ErrorKind, Result};
 
 use super::arguments::{
-    OperationControl, check_reserved, choice, fill, flag, initialize, initialize_first,
+    OperationControl, Room, check_reserved, choice, flag, initialize, initialize_first,
     optional_path, options, pace, path, with_control,
 };
 use super::error::call;
@@ -204,6 +204,8 @@ pub unsafe extern "C" fn extant_image_create(
         let path = unsafe { self::path(path) }?;
         // SAFETY: likewise.
         let wanted = unsafe { NewImage::from_c(path, capacity_bytes, options) }?;
+        // SAFETY: likewise.
+        let room = unsafe { NewImageReport::room(report) }?;
         let image = wanted.image(Preallocation::Full)?;
         if !wanted.is_backing_unchecked {
             check_backing(path, &image)?;
@@ -214,8 +216,8 @@ pub unsafe extern "C" fn extant_image_create(
                 create(path, &image, &wanted.file, control)
             })
         }?;
-        // SAFETY: likewise.
-        unsafe { NewImageReport::of(&image, &made).write(report) }
+        room.fill(NewImageReport::of(&image, &made));
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -313,10 +315,10 @@ impl NewImageReport {
     }
 
     /// # Safety
-    /// `report` is null or valid for its type.
-    pub(super) unsafe fn write(self, report: *mut Self) -> Result<()> {
+    /// `report` is null or valid for its type, until the call returns.
+    pub(super) unsafe fn room(report: *mut Self) -> Result<Room<Self>> {
         // SAFETY: as promised.
-        unsafe { fill(report, self, REPORT_BYTES) }
+        unsafe { Room::of(report, REPORT_BYTES) }
     }
 }
 

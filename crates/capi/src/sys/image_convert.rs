@@ -99,6 +99,8 @@ pub unsafe extern "C" fn extant_image_convert(
         // SAFETY: the caller's promises, passed on.
         let (source, target) = unsafe { (path(source)?, path(target)?) };
         // SAFETY: likewise.
+        let room = unsafe { NewImageReport::room(report) }?;
+        // SAFETY: likewise.
         let how = unsafe { self::options(how, DEFAULT, OPTIONS_BYTES) }?;
         check_reserved(how.reserved)?;
         refuse_export(target)?;
@@ -127,9 +129,8 @@ pub unsafe extern "C" fn extant_image_convert(
             Ok(NewImageReport::of(&image, &made))
         };
         // SAFETY: likewise.
-        let made = unsafe { with_control(control, copy) }?;
-        // SAFETY: likewise.
-        unsafe { made.write(report) }
+        room.fill(unsafe { with_control(control, copy) }?);
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

@@ -7,7 +7,7 @@ use extant_image::{Format, ImageInfo, Qcow2Info, ReferencedFiles};
 use extant_space::Result;
 
 use super::arguments::{
-    OperationControl, PATH_BYTES, characters, fill, path, path_characters, with_control,
+    OperationControl, PATH_BYTES, Room, characters, path, path_characters, with_control,
 };
 use super::error::call;
 use super::image::{ImageCompression, format, format_to_c, preallocation_to_c};
@@ -86,6 +86,8 @@ pub unsafe extern "C" fn extant_image_get_info(
     let work = || {
         // SAFETY: the caller's promises, passed on.
         let path = unsafe { self::path(path) }?;
+        // SAFETY: likewise.
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
         let format = self::format(format, "format")?;
         let look = |control: extant_space::Control<'_>| {
             let (purpose, follow) = (Purpose::Look, ReferencedFiles::Ignore);
@@ -95,10 +97,8 @@ pub unsafe extern "C" fn extant_image_get_info(
         // SAFETY: likewise.
         let found = unsafe { with_control(control, look) };
         let found = found.and_then(|found| ImageFacts::of(&found));
-        // SAFETY: likewise.
-        found
-            .and_then(|facts| unsafe { fill(info, facts, INFO_BYTES) })
-            .map_err(|error| error.at(path))
+        room.fill(found.map_err(|error| error.at(path))?);
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

@@ -6,7 +6,7 @@ use extant_image::detect::{Purpose, format_of_existing};
 use extant_image::{Format, ImageFile, ReferencedFiles, materialize};
 
 use super::arguments::{
-    OperationControl, fill, initialize, initialize_first, options, pace, path, with_control,
+    OperationControl, Room, initialize, initialize_first, options, pace, path, with_control,
 };
 use super::error::call;
 use super::image::format;
@@ -108,6 +108,8 @@ pub unsafe extern "C" fn extant_image_materialize(
         // SAFETY: the caller's promises, passed on.
         let path = unsafe { self::path(path) }?;
         // SAFETY: likewise.
+        let room = unsafe { Room::of(report, REPORT_BYTES) }?;
+        // SAFETY: likewise.
         let given = unsafe { self::options(options, DEFAULT, OPTIONS_BYTES) }?;
         let said = format(given.format, "format")?;
         let follow = follow(given.open_named_files)?;
@@ -124,14 +126,13 @@ pub unsafe extern "C" fn extant_image_materialize(
         };
         // SAFETY: likewise.
         let done = unsafe { with_control(control, fill_image) }.map_err(|error| error.at(path))?;
-        let done = FullImageReport {
+        room.fill(FullImageReport {
             struct_size: size_of::<FullImageReport>(),
             capacity_bytes: done.virtual_bytes,
             already_written_bytes: done.already_written_bytes,
             size_bytes: done.file_bytes,
-        };
-        // SAFETY: likewise.
-        unsafe { fill(report, done, REPORT_BYTES) }
+        });
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

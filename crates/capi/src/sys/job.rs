@@ -9,7 +9,7 @@ use extant_pool::{Job, JobId, JobState, JobStatus, OnStop, Operation, Pool};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::arguments::{
-    MESSAGE_BYTES, NAME_BYTES, OperationControl, OperationProgress, characters, choice, fill,
+    MESSAGE_BYTES, NAME_BYTES, OperationControl, OperationProgress, Room, characters, choice,
     with_control,
 };
 use super::error::call;
@@ -154,7 +154,9 @@ pub unsafe extern "C" fn extant_job_run(
             Error::new(ErrorKind::InvalidArgument)
                 .detail(format!("job {} has been run already", job.id))
         })?;
-        let own = job.pool.take_over(job.id, lock)?;
+        // The call's own, whatever is done with the handle meanwhile.
+        let (pool, id) = (Arc::clone(&job.pool), job.id);
+        let own = pool.take_over(id, lock)?;
         // SAFETY: likewise.
         unsafe { with_control(control, |control| own.run(on_stop, control)) }
     };
@@ -239,9 +241,11 @@ pub unsafe extern "C" fn extant_job_get_info(
 ) -> Status {
     let work = || {
         // SAFETY: the caller's promises, passed on.
-        let job = unsafe { of_handle(pool) }?.job(JobId(id))?;
+        let pool = unsafe { of_handle(pool) }?;
         // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&job), INFO_BYTES) }
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
+        room.fill(JobFacts::of(&pool.job(JobId(id))?));
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -266,6 +270,8 @@ pub unsafe extern "C" fn extant_job_wait(
     let work = || {
         // SAFETY: the caller's promises, passed on.
         let pool = unsafe { of_handle(pool) }?;
+        // SAFETY: likewise.
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
         let wait = |control: extant_space::Control<'_>| {
             pool.wait(JobId(id), control.cancel, &mut |status| {
                 if let Some(progress) = status.progress {
@@ -274,9 +280,8 @@ pub unsafe extern "C" fn extant_job_wait(
             })
         };
         // SAFETY: likewise.
-        let status = unsafe { with_control(control, wait) }?;
-        // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&status), INFO_BYTES) }
+        room.fill(JobFacts::of(&unsafe { with_control(control, wait) }?));
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -301,9 +306,11 @@ pub unsafe extern "C" fn extant_job_cancel(
 ) -> Status {
     let work = || {
         // SAFETY: the caller's promises, passed on.
-        let status = unsafe { of_handle(pool) }?.cancel(JobId(id))?;
+        let pool = unsafe { of_handle(pool) }?;
         // SAFETY: likewise.
-        unsafe { fill(info, JobFacts::of(&status), INFO_BYTES) }
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
+        room.fill(JobFacts::of(&pool.cancel(JobId(id))?));
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -327,9 +334,9 @@ pub(super) unsafe fn give_job(
         unsafe { job.write(ptr::null_mut()) };
         // SAFETY: as promised.
         let pool = unsafe { of_handle(pool) }?;
-        let made = make(pool)?;
+        let made = make(&pool)?;
         let own = OwnJob {
-            pool: Arc::clone(pool),
+            pool: Arc::clone(&pool),
             id: made.id(),
             lock: Mutex::new(Some(made.hand_over())),
         };

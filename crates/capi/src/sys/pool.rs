@@ -14,7 +14,7 @@ use extant_pool::{
 use extant_space::{Error, ErrorKind, Result};
 
 use super::arguments::{
-    MESSAGE_BYTES, NAME_BYTES, PATH_BYTES, characters, choice, fill, flag, initialize,
+    MESSAGE_BYTES, NAME_BYTES, PATH_BYTES, Room, characters, choice, flag, initialize,
     initialize_first, optional_path, options, path, path_characters, text,
 };
 use super::create::PreallocationMode;
@@ -310,9 +310,10 @@ pub unsafe extern "C" fn extant_pool_get_info(
     let work = || {
         // SAFETY: the caller's promises, passed on.
         let pool = unsafe { of_handle(pool) }?;
-        let facts = PoolFacts::of(pool, &pool.info()?)?;
         // SAFETY: likewise.
-        unsafe { fill(info, facts, INFO_BYTES) }
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
+        room.fill(PoolFacts::of(&pool, &pool.info()?)?);
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -350,14 +351,14 @@ impl PoolFacts {
     }
 }
 
-/// The pool of a handle.
+/// The pool of a handle: the call's own, whatever is done with the handle meanwhile.
 ///
 /// # Safety
 /// `pool` is null or valid.
-pub(super) unsafe fn of_handle<'a>(pool: *const OpenPool) -> Result<&'a Arc<Pool>> {
+pub(super) unsafe fn of_handle(pool: *const OpenPool) -> Result<Arc<Pool>> {
     // SAFETY: as promised.
     match unsafe { pool.as_ref() } {
-        Some(open) => Ok(&open.pool),
+        Some(open) => Ok(Arc::clone(&open.pool)),
         None => Err(Error::new(ErrorKind::InvalidArgument).detail("pool is null")),
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use extant_pool::{Format, ListedVolume, VolumeInfo, VolumeName};
 use extant_space::Result;
 
-use super::arguments::{NAME_BYTES, PATH_BYTES, characters, fill, flag, path_characters, text};
+use super::arguments::{NAME_BYTES, PATH_BYTES, Room, characters, flag, path_characters, text};
 use super::error::call;
 use super::image::{ImageFormat, format_to_c, preallocation_to_c};
 use super::pool::{OpenPool, of_handle, visitor};
@@ -117,9 +117,10 @@ pub unsafe extern "C" fn extant_volume_get_info(
     let work = || {
         // SAFETY: the caller's promises, passed on.
         let (pool, volume) = unsafe { (of_handle(pool)?, self::volume(volume)?) };
-        let facts = VolumeFacts::of(&pool.volume(&volume)?)?;
         // SAFETY: likewise.
-        unsafe { fill(info, facts, INFO_BYTES) }
+        let room = unsafe { Room::of(info, INFO_BYTES) }?;
+        room.fill(VolumeFacts::of(&pool.volume(&volume)?)?);
+        Ok(())
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }

@@ -113,6 +113,13 @@ static void images(void)
     /* Structures of other versions, and of none. */
     report.struct_size = 0;
     FAILS(extant_image_create("z.raw", MIB, NULL, NULL, &report, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_image_convert("a.qcow2", "z.raw", NULL, NULL, NULL, &report, &error), EXTANT_STATUS_INVALID_ARGUMENT,
+          EINVAL);
+    CHECK(access("z.raw", F_OK) != 0);
+    SUCCEEDS(extant_image_create("thin2.qcow2", MIB, &options, NULL, NULL, &error));
+    full.struct_size = sizeof full - 1;
+    FAILS(extant_image_materialize("thin2.qcow2", NULL, NULL, &full, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    CHECK(info_of("thin2.qcow2").preallocation == EXTANT_IMAGE_PREALLOCATION_OFF);
     options.struct_size = 3;
     FAILS(extant_image_create("z2.raw", MIB, &options, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
     FAILS(extant_image_get_info("a.qcow2", 17, NULL, &info, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
@@ -334,7 +341,11 @@ static void jobs(void)
     int count = 0;
     SUCCEEDS(extant_job_list(pool, count_jobs, &count, &error));
     CHECK(count == 2);
-    extant_job_info info = {.struct_size = sizeof info};
+    /* A wrong size is refused before anything happens. */
+    extant_job_info info = {.struct_size = 1};
+    FAILS(extant_job_cancel(pool, ids[0], &info, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_job_wait(pool, ids[0], NULL, &info, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    info.struct_size = sizeof info;
     SUCCEEDS(extant_job_cancel(pool, ids[0], &info, &error));
     CHECK(info.state == EXTANT_JOB_STATE_CANCELLED && info.status == EXTANT_STATUS_CANCELLED);
     CHECK(info.error_number == EINTR && info.id == ids[0] && strlen(info.message) > 0 && info.ended >= info.created);
