@@ -22,6 +22,13 @@ static void interrupted(int number)
     extant_cancel_now(cancel);
 }
 
+/* C says not when arguments are evaluated: `error` is read after `call` has set it. */
+#define CHECK(call)                   \
+    do {                              \
+        extant_status done = (call);  \
+        check(done, error);           \
+    } while (0)
+
 static void check(extant_status status, extant_error *error)
 {
     if (status == EXTANT_STATUS_OK)
@@ -44,7 +51,7 @@ static void describe(const char *path)
 {
     extant_error *error;
     extant_image_info info = {.struct_size = sizeof info};
-    check(extant_image_get_info(path, EXTANT_IMAGE_FORMAT_AUTO, NULL, &info, &error), error);
+    CHECK(extant_image_get_info(path, EXTANT_IMAGE_FORMAT_AUTO, NULL, &info, &error));
     printf("%s: %s, disk %" PRIu64 ", written %" PRIu64 ", preallocation %s\n", path,
            info.format == EXTANT_IMAGE_FORMAT_QCOW2 ? "qcow2" : "raw", info.capacity_bytes, info.written_bytes,
            MODES[info.preallocation]);
@@ -68,20 +75,20 @@ int main(int count, char **words)
     extant_image_options_init(&options);
     options.preallocation = EXTANT_IMAGE_PREALLOCATION_OFF;
     control.user = "create";
-    check(extant_image_create(thin, 16 << 20, &options, &control, NULL, &error), error);
+    CHECK(extant_image_create(thin, 16 << 20, &options, &control, NULL, &error));
     describe(thin);
 
     /* A copy is thin unless the options say otherwise. */
     options.preallocation = EXTANT_IMAGE_PREALLOCATION_FULL;
     control.user = "convert";
     extant_image_report report = {.struct_size = sizeof report};
-    check(extant_image_convert(thin, copy, NULL, &options, &control, &report, &error), error);
+    CHECK(extant_image_convert(thin, copy, NULL, &options, &control, &report, &error));
     fprintf(stderr, "\n");
     printf("%s: %" PRIu64 " bytes written\n", copy, report.written_bytes);
     describe(copy);
 
     control.user = "materialize";
-    check(extant_image_materialize(thin, NULL, &control, NULL, &error), error);
+    CHECK(extant_image_materialize(thin, NULL, &control, NULL, &error));
     fprintf(stderr, "\n");
     describe(thin);
     extant_cancel_free(cancel);

@@ -19,6 +19,13 @@ struct run {
     extant_status status;
 };
 
+/* C says not when arguments are evaluated: `error` is read after `call` has set it. */
+#define CHECK(call)                   \
+    do {                              \
+        extant_status done = (call);  \
+        check(done, error);           \
+    } while (0)
+
 static void check(extant_status status, extant_error *error)
 {
     if (status == EXTANT_STATUS_OK)
@@ -65,12 +72,12 @@ int main(int count, char **words)
     }
     extant_error *error;
     extant_pool *pool;
-    check(extant_pool_open(words[1], NULL, &pool, &error), error);
+    CHECK(extant_pool_open(words[1], NULL, &pool, &error));
     extant_volume_options options;
     extant_volume_options_init(&options);
     options.rate_bytes = 4 << 20;
     struct run first = {.cancel = extant_cancel_new()};
-    check(extant_volume_create(pool, "slow.raw", 64 << 20, &options, &first.job, &error), error);
+    CHECK(extant_volume_create(pool, "slow.raw", 64 << 20, &options, &first.job, &error));
     uint64_t id = extant_job_id(first.job);
     pthread_t thread;
     pthread_create(&thread, NULL, run, &first);
@@ -79,18 +86,18 @@ int main(int count, char **words)
     pthread_join(thread, NULL);
     extant_job_free(first.job);
     extant_cancel_free(first.cancel);
-    check(extant_job_list(pool, show, NULL, &error), error);
+    CHECK(extant_job_list(pool, show, NULL, &error));
 
     struct run second = {0};
-    check(extant_job_resume(pool, id, &second.job, &error), error);
+    CHECK(extant_job_resume(pool, id, &second.job, &error));
     pthread_create(&thread, NULL, run, &second);
     wait_for_work(pool, id);
     extant_job_info info = {.struct_size = sizeof info};
-    check(extant_job_cancel(pool, id, &info, &error), error);
+    CHECK(extant_job_cancel(pool, id, &info, &error));
     pthread_join(thread, NULL);
     extant_job_free(second.job);
     printf("%s: %s\n", STATES[info.state], info.message);
-    check(extant_job_list(pool, show, NULL, &error), error);
+    CHECK(extant_job_list(pool, show, NULL, &error));
     extant_pool_free(pool);
     return first.status == EXTANT_STATUS_CANCELLED && second.status == EXTANT_STATUS_CANCELLED ? 0 : 1;
 }

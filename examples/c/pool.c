@@ -12,6 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* C says not when arguments are evaluated: `error` is read after `call` has set it. */
+#define CHECK(call)                   \
+    do {                              \
+        extant_status done = (call);  \
+        check(done, error);           \
+    } while (0)
+
 static void check(extant_status status, extant_error *error)
 {
     if (status == EXTANT_STATUS_OK)
@@ -46,19 +53,19 @@ int main(int count, char **words)
     extant_pool_options options;
     extant_pool_options_init(&options);
     options.total_bytes = 64 << 20;
-    check(extant_pool_define("vms", words[2], words[1], &options, &pool, &error), error);
+    CHECK(extant_pool_define("vms", words[2], words[1], &options, &pool, &error));
 
     /* The call reserves the space; the job writes it. */
     extant_job *job;
-    check(extant_volume_create(pool, "web.raw", 8 << 20, NULL, &job, &error), error);
+    CHECK(extant_volume_create(pool, "web.raw", 8 << 20, NULL, &job, &error));
     extant_status status = extant_job_run(job, EXTANT_JOB_ON_STOP_CANCEL, NULL, &error);
     extant_job_free(job);
-    check(status, error);
+    CHECK(status);
 
-    check(extant_pool_list(words[1], show_pool, NULL, &error), error);
-    check(extant_volume_list(pool, show_volume, NULL, &error), error);
+    CHECK(extant_pool_list(words[1], show_pool, NULL, &error));
+    CHECK(extant_volume_list(pool, show_volume, NULL, &error));
     extant_pool_info info = {.struct_size = sizeof info};
-    check(extant_pool_get_info(pool, &info, &error), error);
+    CHECK(extant_pool_get_info(pool, &info, &error));
     printf("promised %" PRIu64 " of %" PRIu64 "\n", info.promised_bytes, info.total_bytes);
 
     /* More than the pool has is refused before anything is written. */

@@ -1435,18 +1435,19 @@ extant_status extant_create(const char *path,
 
 /*
  The line for people: path, what was being done, what went wrong, what can be done about it.
- Lives as long as the error.
+ Lives as long as the error. Empty for null.
 
  # Safety
- `error` is from a call of this library, and not freed yet.
+ `error` is null or from a call of this library, and not freed yet.
  */
 const char *extant_error_message(const extant_error *error);
 
 /*
- The `errno` that fits best: the operating system's own, where it was the one that refused.
+ The `errno` that fits best: the operating system's own, where it was the one that refused. 0 for
+ null.
 
  # Safety
- `error` is from a call of this library, and not freed yet.
+ `error` is null or from a call of this library, and not freed yet.
  */
 int extant_error_errno(const extant_error *error);
 

@@ -25,24 +25,25 @@ pub(super) unsafe fn call(error: *mut *mut Failure, work: impl FnOnce() -> Resul
 }
 
 /// The line for people: path, what was being done, what went wrong, what can be done about it.
-/// Lives as long as the error.
+/// Lives as long as the error. Empty for null.
 ///
 /// # Safety
-/// `error` is from a call of this library, and not freed yet.
+/// `error` is null or from a call of this library, and not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_error_message(error: *const Failure) -> *const c_char {
     // SAFETY: as promised.
-    unsafe { &*error }.message.as_ptr()
+    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.message.as_ptr())
 }
 
-/// The `errno` that fits best: the operating system's own, where it was the one that refused.
+/// The `errno` that fits best: the operating system's own, where it was the one that refused. 0 for
+/// null.
 ///
 /// # Safety
-/// `error` is from a call of this library, and not freed yet.
+/// `error` is null or from a call of this library, and not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_error_errno(error: *const Failure) -> c_int {
     // SAFETY: as promised.
-    unsafe { &*error }.errno
+    unsafe { error.as_ref() }.map_or(0, |error| error.errno)
 }
 
 /// # Safety

@@ -186,6 +186,7 @@ static void places(void)
     CHECK(report.way == EXTANT_WAY_OVERWRITE || report.way == EXTANT_WAY_WRITE_ZEROES);
     CHECK(strlen(report.reason) > 0 && report.available_bytes > 0);
     CHECK(strchr(extant_version(), '.') != NULL);
+    CHECK(strcmp(extant_error_message(NULL), "") == 0 && extant_error_errno(NULL) == 0);
 }
 
 static void descriptors_stay(void)

@@ -88,6 +88,31 @@ fn example_of_jobs_interrupts_resumes_and_cancels_one() {
 }
 
 #[test]
+fn examples_report_a_wrong_path() {
+    require!(requires::tool("cc"));
+    let place = tempfile::tempdir().unwrap();
+    let (definitions, file) = (place.path().join("defined"), place.path().join("file"));
+    let none = place.path().join("none");
+    let below = none.join("below");
+    std::fs::write(&file, "").unwrap();
+    let runs: [(&str, &[&Path], &Path); 4] = [
+        ("create", &[&below], &none),
+        ("image", &[&below], &none),
+        ("pool", &[&definitions, &file], &file),
+        ("job", &[&below], &none),
+    ];
+    for (name, words, wrong) in runs {
+        let program = compile(&example(name), Linked::Shared, place.path());
+        let mut command = Command::new(program);
+        command.args(words).env("LD_LIBRARY_PATH", directory());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+        assert!(said.contains(wrong.to_str().unwrap()), "{name}: {said}");
+    }
+}
+
+#[test]
 fn examples_leak_no_memory() {
     require!(requires::tool("cc"), requires::tool("valgrind"));
     let place = tempfile::tempdir().unwrap();
