@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::slice;
 
@@ -246,6 +246,10 @@ pub(super) enum OpenFile {
 /// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's,
 /// and as it is.
 ///
+/// # Errors
+/// `WrongType` for what is neither a regular file nor a block device. To open a pipe again would
+/// wait for another process.
+///
 /// # Safety
 /// `fd` is no descriptor, or one that stays open during the call.
 pub(super) unsafe fn with_file<T>(
@@ -260,6 +264,12 @@ pub(super) unsafe fn with_file<T>(
     let flags = fcntl(fd, libc::F_GETFL, 0).map_err(fail)?;
     let link = format!("/proc/self/fd/{fd}");
     let path = std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(&link));
+    // SAFETY: as promised. Nothing is closed here.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let kind = file.metadata().map_err(fail)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Error::new(ErrorKind::WrongType).at(&path));
+    }
     // To open the file again would break a lease of the caller's own.
     let has_lease = fcntl(fd, libc::F_GETLEASE, 0).is_ok_and(|kind| kind != libc::F_UNLCK);
     if wanted == OpenFile::Another && !has_lease && flags & libc::O_PATH == 0 {
@@ -272,8 +282,6 @@ pub(super) unsafe fn with_file<T>(
             return work(&HostFile::from_file(file, &path)?);
         }
     }
-    // SAFETY: as promised. Nothing is closed here.
-    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     let kept = Kept {
         fd,
         flags,

@@ -225,6 +225,24 @@ static void descriptors_stay(void)
     FAILS(extant_materialize("kept", &options, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
 }
 
+/* Opening the other end of a pipe again would wait for another process. */
+static void other_descriptors(void)
+{
+    CHECK(mkfifo("fifo", 0600) == 0);
+    int both = open("fifo", O_RDWR), reader = open("fifo", O_RDONLY), ends[2];
+    CHECK(both >= 0 && reader >= 0 && close(both) == 0 && pipe(ends) == 0);
+    int all[] = {reader, ends[0], ends[1], open(".", O_RDONLY), open("/dev/null", O_RDWR)};
+    alarm(20);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK(all[i] >= 0);
+        FAILS(extant_map_fd(all[i], 0, UINT64_MAX, add, NULL, &error), EXTANT_STATUS_WRONG_TYPE, EINVAL);
+        FAILS(extant_write_zeroes_fd(all[i], 0, MIB, NULL, &error), EXTANT_STATUS_WRONG_TYPE, EINVAL);
+        FAILS(extant_materialize_fd(all[i], NULL, NULL, NULL, &error), EXTANT_STATUS_WRONG_TYPE, EINVAL);
+        CHECK(close(all[i]) == 0);
+    }
+    alarm(0);
+}
+
 int main(void)
 {
     CHECK(pthread_atfork(forked, NULL, NULL) == 0);
@@ -232,6 +250,7 @@ int main(void)
     stopping();
     existing_files();
     descriptors_stay();
+    other_descriptors();
     places();
     /* The library starts no processes. */
     CHECK(forks == 0);
