@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Type
 
 from ._control import Cancel, Progress, ProgressCallback, Step, control
 from ._errors import ExtantError, Status, call_about, error_of
+from ._handle import Handle
 from ._library import LIBRARY, JobInfoStruct
 from ._values import decoded, sized
 
@@ -75,7 +76,7 @@ class Job:
 
     def __init__(self, pool: "Pool", pointer: ctypes.c_void_p) -> None:
         self._pool = pool
-        self._pointer = pointer
+        self._handle = Handle("job", pointer, LIBRARY.extant_job_free)
         self.id: int = LIBRARY.extant_job_id(pointer)
         self._stop = Cancel()
         self._thread: Optional[threading.Thread] = None
@@ -92,8 +93,8 @@ class Job:
     ) -> None:
         """Waits for its turn and does its work, on this thread. A job runs once."""
         self._has_run = True
-        with control(progress, cancel or self._stop) as lines:
-            call_about(None, LIBRARY.extant_job_run, self._pointer, int(on_stop), lines)
+        with self._handle.use() as job, control(progress, cancel or self._stop) as lines:
+            call_about(None, LIBRARY.extant_job_run, job, int(on_stop), lines)
 
     def start(self) -> "Job":
         """Does its work on a thread of its own; see `wait`, `interrupt` and `cancel`."""
@@ -118,6 +119,8 @@ class Job:
         while True:
             step = self._steps.get()
             if step is None:
+                # For the next loop over it.
+                self._steps.put(None)
                 break
             yield step
         self.wait()
@@ -137,7 +140,7 @@ class Job:
         return self._pool.cancel(self.id)
 
     def close(self) -> None:
-        """Waits for its end if it was started, and frees it."""
+        """Waits for its end if it was started, and frees it; a `run` at work, of another thread, continues."""
         if self._thread is not None:
             self._thread.join()
         self._free()
@@ -162,13 +165,12 @@ class Job:
             self.wait()
 
     def __del__(self) -> None:
-        if getattr(self, "_pointer", None):
-            self._free()
+        if hasattr(self, "_handle"):
+            self._handle.close()
 
     def _free(self) -> None:
-        pointer, self._pointer = self._pointer, ctypes.c_void_p()
-        LIBRARY.extant_job_free(pointer)
         self._has_run = True
+        self._handle.close()
 
     def _work(self) -> None:
         def tell(progress: Progress) -> None:

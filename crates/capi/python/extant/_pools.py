@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional, Type
 from ._control import Cancel, ProgressCallback, control
 from ._errors import ExtantError, File, Status, call, call_about, error_of
 from ._files import Preallocation
+from ._handle import Handle
 from ._images import ImageFormat, ImagePreallocation, Qcow2, set_qcow2
 from ._jobs import Job, JobInfo, info_of, new_info
 from ._library import (
@@ -144,13 +145,9 @@ class Pool:
     """
 
     def __init__(self, place: File, definitions: Optional[File] = None) -> None:
-        self._pointer = ctypes.c_void_p()
-        call(
-            LIBRARY.extant_pool_open,
-            encoded(place),
-            optional(definitions),
-            ctypes.byref(self._pointer),
-        )
+        pointer = ctypes.c_void_p()
+        call(LIBRARY.extant_pool_open, encoded(place), optional(definitions), ctypes.byref(pointer))
+        self._handle = Handle("pool", pointer, LIBRARY.extant_pool_free)
 
     @classmethod
     def define(
@@ -181,7 +178,7 @@ class Pool:
         options.directory = optional(directory)
         options.state = optional(state)
         made = cls.__new__(cls)
-        made._pointer = ctypes.c_void_p()
+        pointer = ctypes.c_void_p()
         call_about(
             name,
             LIBRARY.extant_pool_define,
@@ -189,14 +186,14 @@ class Pool:
             encoded(path),
             optional(definitions),
             ctypes.byref(options),
-            ctypes.byref(made._pointer),
+            ctypes.byref(pointer),
         )
+        made._handle = Handle("pool", pointer, LIBRARY.extant_pool_free)
         return made
 
     def close(self) -> None:
-        """Frees it. Its jobs go on."""
-        pointer, self._pointer = self._pointer, ctypes.c_void_p()
-        LIBRARY.extant_pool_free(pointer)
+        """Closes it; calls at work with it, also of other threads, continue, as do its jobs."""
+        self._handle.close()
 
     def __enter__(self) -> "Pool":
         return self
@@ -210,13 +207,14 @@ class Pool:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_pointer", None):
+        # Missing where it could not be opened.
+        if hasattr(self, "_handle"):
             self.close()
 
     def info(self) -> PoolInfo:
         """Its space and promises."""
         told = sized(PoolInfoStruct)
-        call_about(None, LIBRARY.extant_pool_get_info, self._open(), ctypes.byref(told))
+        self._call(None, LIBRARY.extant_pool_get_info, ctypes.byref(told))
         return PoolInfo(
             decoded(told.name) or None,
             PoolKind(told.kind),
@@ -246,13 +244,13 @@ class Pool:
             found.append(entry)
             return 0
 
-        call_about(None, LIBRARY.extant_volume_list, self._open(), VOLUME_CALLBACK(add), None)
+        self._call(None, LIBRARY.extant_volume_list, VOLUME_CALLBACK(add), None)
         return found
 
     def volume(self, name: str) -> VolumeInfo:
         """Properties of a volume."""
         told = sized(VolumeInfoStruct)
-        call_about(name, LIBRARY.extant_volume_get_info, self._open(), text(name), ctypes.byref(told))
+        self._call(name, LIBRARY.extant_volume_get_info, text(name), ctypes.byref(told))
         format = ImageFormat(told.format)
         found = ImagePreallocation(told.preallocation)
         return VolumeInfo(
@@ -273,7 +271,7 @@ class Pool:
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Removes a volume; one that another process has open only with `force`."""
-        call_about(name, LIBRARY.extant_volume_delete, self._open(), text(name), int(force))
+        self._call(name, LIBRARY.extant_volume_delete, text(name), int(force))
 
     def create(
         self,
@@ -389,13 +387,13 @@ class Pool:
             found.append(info_of(pointer.contents))
             return 0
 
-        call_about(None, LIBRARY.extant_job_list, self._open(), JOB_CALLBACK(add), None)
+        self._call(None, LIBRARY.extant_job_list, JOB_CALLBACK(add), None)
         return found
 
     def job(self, id: int) -> JobInfo:
         """The present state of a job of any process."""
         told = new_info()
-        call_about(None, LIBRARY.extant_job_get_info, self._open(), id, ctypes.byref(told))
+        self._call(None, LIBRARY.extant_job_get_info, id, ctypes.byref(told))
         return info_of(told)
 
     def wait(
@@ -408,36 +406,28 @@ class Pool:
         """Waits until a job of any process has ended or is interrupted. A cancel ends the wait, not the job."""
         told = new_info()
         with control(progress, cancel) as lines:
-            call_about(None, LIBRARY.extant_job_wait, self._open(), id, lines, ctypes.byref(told))
+            self._call(None, LIBRARY.extant_job_wait, id, lines, ctypes.byref(told))
         return info_of(told)
 
     def cancel(self, id: int) -> JobInfo:
         """Cancels a job of any process: the pool is as before it when this returns."""
         told = new_info()
-        call_about(None, LIBRARY.extant_job_cancel, self._open(), id, ctypes.byref(told))
+        self._call(None, LIBRARY.extant_job_cancel, id, ctypes.byref(told))
         return info_of(told)
 
     def resume(self, id: int) -> Job:
         """An interrupted job, to be run by this process."""
         pointer = ctypes.c_void_p()
-        call_about(None, LIBRARY.extant_job_resume, self._open(), id, ctypes.byref(pointer))
+        self._call(None, LIBRARY.extant_job_resume, id, ctypes.byref(pointer))
         return Job(self, pointer)
 
-    def _open(self) -> ctypes.c_void_p:
-        if not self._pointer:
-            raise ValueError("the pool is closed")
-        return self._pointer
+    def _call(self, named: Optional[str], function: Any, *arguments: Any) -> None:
+        with self._handle.use() as pool:
+            call_about(named, function, pool, *arguments)
 
     def _job(self, name: str, function: Any, options: Any, *arguments: Any) -> Job:
         pointer = ctypes.c_void_p()
-        call_about(
-            name,
-            function,
-            self._open(),
-            *arguments,
-            ctypes.byref(options),
-            ctypes.byref(pointer),
-        )
+        self._call(name, function, *arguments, ctypes.byref(options), ctypes.byref(pointer))
         return Job(self, pointer)
 
 

@@ -1,6 +1,7 @@
 """Images, pools and jobs, in the current directory."""
 
 import contextlib
+import ctypes
 import io
 import os
 import pathlib
@@ -11,6 +12,7 @@ import unittest
 
 import extant
 from extant import ImageFormat, ImagePreallocation, JobOptions, JobState, Pool, Status
+from extant._handle import Handle
 
 MIB = 1 << 20
 SLOW = JobOptions(rate_bytes=2 * MIB)
@@ -151,6 +153,45 @@ class Pools(InDirectory):
         self.assertIs(self.pool.job(job.id).state, JobState.DONE)
         with self.assertRaises(ValueError):
             job.start()
+
+    def test_job_that_ended_has_no_more_progress(self):
+        with self.pool.create("a.raw", MIB) as job:
+            list(job)
+            self.assertEqual(list(job), [])
+
+    def test_pool_and_job_are_closed_while_calls_are_at_work(self):
+        job = self.pool.create("a.raw", 8 * MIB, options=JobOptions(rate_bytes=8 * MIB)).start()
+        observer = Pool("vms", self.defined)
+        told = []
+
+        def close(progress):
+            told.append(progress)
+            observer.close()
+
+        self.assertIs(observer.wait(job.id, progress=close).state, JobState.DONE)
+        self.assertTrue(told)
+        with self.assertRaises(ValueError):
+            observer.volumes()
+        job.wait()
+
+        job = self.pool.create("b.raw", MIB)
+        job.run(progress=lambda _: job._free())
+        self.assertEqual(self.pool.volume("b.raw").written_bytes, MIB)
+        with self.assertRaises(ValueError):
+            job.run()
+
+    def test_handle_is_freed_once_and_by_its_last_user(self):
+        freed = []
+        handle = Handle("thing", ctypes.c_void_p(7), freed.append)
+        with handle.use():
+            with handle.use():
+                handle.close()
+            with self.assertRaises(ValueError):
+                with handle.use():
+                    pass
+            self.assertEqual(freed, [])
+        handle.close()
+        self.assertEqual([pointer.value for pointer in freed], [7])
 
     def test_job_is_cancelled_by_its_object_and_by_its_number(self):
         for cancel in (lambda job: job.cancel(), lambda job: self.pool.cancel(job.id)):

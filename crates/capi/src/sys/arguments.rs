@@ -170,8 +170,8 @@ pub(super) fn flag(number: u32, name: &str) -> Result<bool> {
     choice(number, &[false, true], name)
 }
 
-/// The room of a caller for a report. Made before the work of a call, so that a wrong size is refused
-/// while nothing has happened yet.
+/// The room of a caller for a report. Made before the work of a call, so that a wrong size is
+/// refused while nothing has happened yet.
 pub(super) struct Room<T> {
     given: *mut T,
     length: usize,
