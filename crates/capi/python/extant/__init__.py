@@ -3,6 +3,7 @@
 The calls are those of libextant (extant.h), and promise what the header says. Long ones take a `progress`, which is called with a
 `Progress` at least 5 times a second while something moves, on the thread that made the call, and a `cancel`, which any thread may
 use. A progress that returns True stops its operation; one that raises does as well, and the exception is what the caller sees.
+So does an exception of a signal handler on the main thread, such as Ctrl-C.
 
 Operations on the volumes of a `Pool` are jobs: objects with progress and cancel, which other processes see too.
 """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
+import queue
+import threading
 from typing import Any, Callable, Iterator, NamedTuple, Optional
-
-import contextlib
 
 from ._library import LIBRARY, PROGRESS_CALLBACK, ControlStruct
 
@@ -39,10 +40,27 @@ class Cancel:
 
     def __init__(self) -> None:
         self._pointer = ctypes.c_void_p(LIBRARY.extant_cancel_new())
+        self._is_cancelled = False
+        self._followers: set[Cancel] = set()
 
     def cancel(self) -> None:
         """Stops the operations, from any thread."""
+        self._is_cancelled = True
         LIBRARY.extant_cancel_now(self._pointer)
+        for follower in tuple(self._followers):
+            follower.cancel()
+
+    @contextlib.contextmanager
+    def _followed_by(self, follower: "Cancel") -> Iterator[None]:
+        """Meanwhile `follower` is cancelled with it."""
+        # Without a lock, which a signal handler that cancels would wait for.
+        self._followers.add(follower)
+        if self._is_cancelled:
+            follower.cancel()
+        try:
+            yield
+        finally:
+            self._followers.discard(follower)
 
     def __del__(self) -> None:
         # Missing where the library could not be loaded.
@@ -50,32 +68,123 @@ class Cancel:
             LIBRARY.extant_cancel_free(self._pointer)
 
 
+def operate(
+    progress: Optional[ProgressCallback],
+    cancel: Optional[Cancel],
+    work: Callable[[Any], None],
+) -> None:
+    """Runs `work` with the lines to a long call; what `progress` raised is raised at the end."""
+    own = Cancel()
+
+    def with_lines(tell: ProgressCallback) -> None:
+        def step(told: Any) -> bool:
+            return bool(tell(Progress(Step(told.step), told.done_bytes, told.total_bytes)))
+
+        structure = ControlStruct()
+        structure.cancel = own._pointer
+        with _callback(PROGRESS_CALLBACK, step) as callback:
+            if progress is not None:
+                structure.progress = callback
+            work(ctypes.byref(structure))
+
+    with cancel._followed_by(own) if cancel is not None else contextlib.nullcontext():
+        _interruptibly(with_lines, progress or (lambda _: None), own.cancel)
+
+
+def visit(kind: Any, take: Callable[[Any], None], work: Callable[[Any], None]) -> None:
+    """Runs `work` with a callback for a list; what `take` raised is raised at the end."""
+    stop = threading.Event()
+
+    def with_callback(_: ProgressCallback) -> None:
+        def step(told: Any) -> bool:
+            take(told)
+            return stop.is_set()
+
+        with _callback(kind, step) as callback:
+            work(callback)
+
+    _interruptibly(with_callback, lambda _: None, stop.set)
+
+
 @contextlib.contextmanager
-def control(progress: Optional[ProgressCallback], cancel: Optional[Cancel]) -> Iterator[Any]:
-    """The lines to a call; what the callback raised is raised at the end."""
+def _callback(kind: Any, step: Callable[[Any], bool]) -> Iterator[Any]:
+    """`step` as a function of C, which stops the call if it returns True or raises."""
     raised: list[BaseException] = []
 
-    def tell(pointer: Any, _: Any) -> int:
-        told = pointer.contents
+    def call(pointer: Any, _: Any) -> int:
+        if raised:
+            return 1
         try:
-            stop = progress is not None and progress(
-                Progress(Step(told.step), told.done_bytes, told.total_bytes)
-            )
-        except BaseException as exception:  # Ctrl-C as well: it cannot pass through C.
+            return int(step(pointer.contents))
+        except BaseException as exception:  # It cannot pass through C.
             raised.append(exception)
             return 1
-        return int(bool(stop))
 
-    structure = ControlStruct()
-    if progress is not None:
-        structure.progress = PROGRESS_CALLBACK(tell)
-    if cancel is not None:
-        structure.cancel = cancel._pointer
     try:
-        yield ctypes.byref(structure)
+        yield kind(call)
     except OSError:
         if raised:
-            raise raised[0] from None
+            raise raised.pop() from None
         raise
     if raised:
-        raise raised[0]
+        raise raised.pop()
+
+
+def _interruptibly(
+    work: Callable[[ProgressCallback], None],
+    tell: ProgressCallback,
+    stop: Callable[[], None],
+) -> None:
+    """Runs `work`, whose progress goes to `tell` on this thread.
+
+    Python handles signals on the main thread, between its own instructions: not inside a call of C, and what a handler raises on
+    the way into a callback is lost. So the main thread waits for a helper that makes the call. An exception, Ctrl-C as well,
+    stops the call and waits for its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        work(tell)
+        return
+    told: "queue.SimpleQueue[Optional[Progress]]" = queue.SimpleQueue()
+    answers: "queue.SimpleQueue[Optional[bool]]" = queue.SimpleQueue()
+    failed: list[BaseException] = []
+    has_left = threading.Event()
+
+    def ask(progress: Progress) -> Optional[bool]:
+        if has_left.is_set():
+            return True
+        told.put(progress)
+        return answers.get()
+
+    def help() -> None:
+        try:
+            work(ask)
+        except BaseException as exception:
+            failed.append(exception)
+        told.put(None)
+
+    helper = threading.Thread(target=help, name="extant-call")
+    try:
+        try:
+            helper.start()
+        except RuntimeError:  # No more threads, or the interpreter is about to end.
+            work(tell)
+            return
+        while True:
+            try:
+                # The signal may arrive at another thread, which does not end this wait.
+                progress = told.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if progress is None:
+                break
+            answers.put(tell(progress))
+    except BaseException:
+        has_left.set()
+        answers.put(True)
+        stop()
+        if helper.is_alive():
+            helper.join()
+        raise
+    helper.join()
+    if failed:
+        raise failed.pop()

@@ -7,7 +7,7 @@ import ctypes
 import enum
 from typing import Any, NamedTuple, Optional
 
-from ._control import Cancel, ProgressCallback, control
+from ._control import Cancel, ProgressCallback, operate, visit
 from ._errors import File, call
 from ._library import (
     EXTENT_CALLBACK,
@@ -126,9 +126,12 @@ def create(
     if mode is not None:
         options.mode = mode
     size = number("size_bytes", size_bytes)
-    with control(progress, cancel) as lines:
-        named = encoded(path)
-        call(LIBRARY.extant_create, named, size, ctypes.byref(options), lines, ctypes.byref(report))
+    named, given, made = encoded(path), ctypes.byref(options), ctypes.byref(report)
+    operate(
+        progress,
+        cancel,
+        lambda lines: call(LIBRARY.extant_create, named, size, given, lines, made),
+    )
     return CreateReport(*values(report))
 
 
@@ -156,8 +159,8 @@ def materialize(
     options.shared_access = shared_access
     options.unshare = unshare
     function, target = _by_file("extant_materialize", file)
-    with control(progress, cancel) as lines:
-        call(function, target, ctypes.byref(options), lines, ctypes.byref(report))
+    given, done = ctypes.byref(options), ctypes.byref(report)
+    operate(progress, cancel, lambda lines: call(function, target, given, lines, done))
     return MaterializeReport(*values(report))
 
 
@@ -172,24 +175,22 @@ def write_zeroes(
     """Zeroes a range of a file, or of an open descriptor, and leaves it written."""
     function, target = _by_file("extant_write_zeroes", file)
     offset, length = number("offset", offset), number("length", length)
-    with control(progress, cancel) as lines:
-        call(function, target, offset, length, lines)
+    operate(progress, cancel, lambda lines: call(function, target, offset, length, lines))
 
 
 def map(file: File, offset: int = 0, length: Optional[int] = None) -> builtins.list[Extent]:
     """The extents of a file, or of an open descriptor, holes included."""
     found: builtins.list[Extent] = []
 
-    def add(pointer: Any, _: Any) -> int:
-        told = pointer.contents
+    def add(told: Any) -> None:
         place = None if told.physical == _NO_PLACE else told.physical
         flags = (bool(told.flags & bit) for bit in (1, 2, 4))
         found.append(Extent(told.logical, told.length, place, State(told.state), *flags))
-        return 0
 
     function, target = _by_file("extant_map", file)
+    begin = number("offset", offset)
     until = _ALL if length is None else number("length", length)
-    call(function, target, number("offset", offset), until, EXTENT_CALLBACK(add), None)
+    visit(EXTENT_CALLBACK, add, lambda callback: call(function, target, begin, until, callback, None))
     return found
 
 

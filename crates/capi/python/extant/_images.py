@@ -6,7 +6,7 @@ import ctypes
 import enum
 from typing import Any, NamedTuple, Optional
 
-from ._control import Cancel, ProgressCallback, control
+from ._control import Cancel, ProgressCallback, operate
 from ._errors import File, call
 from ._library import (
     LIBRARY,
@@ -130,9 +130,12 @@ def create_image(
     set_qcow2(options, qcow2)
     report = sized(ImageReportStruct)
     size = number("capacity_bytes", capacity_bytes)
-    with control(progress, cancel) as lines:
-        named = encoded(path)
-        call(LIBRARY.extant_image_create, named, size, ctypes.byref(options), lines, ctypes.byref(report))
+    named, given, made = encoded(path), ctypes.byref(options), ctypes.byref(report)
+    operate(
+        progress,
+        cancel,
+        lambda lines: call(LIBRARY.extant_image_create, named, size, given, lines, made),
+    )
     return ImageReport(*values(report))
 
 
@@ -165,16 +168,14 @@ def convert_image(
     options = _new(format, preallocation, pace, background_percent, rate_bytes, mode, replace, nocow)
     set_qcow2(options, qcow2)
     report = sized(ImageReportStruct)
-    with control(progress, cancel) as lines:
-        call(
-            LIBRARY.extant_image_convert,
-            encoded(source),
-            encoded(target),
-            ctypes.byref(how),
-            ctypes.byref(options),
-            lines,
-            ctypes.byref(report),
-        )
+    files = encoded(source), encoded(target)
+    given = ctypes.byref(how), ctypes.byref(options)
+    made = ctypes.byref(report)
+    operate(
+        progress,
+        cancel,
+        lambda lines: call(LIBRARY.extant_image_convert, *files, *given, lines, made),
+    )
     return ImageReport(*values(report))
 
 
@@ -196,9 +197,12 @@ def materialize_image(
     options.pace = pace
     options.background_basis_points = basis_points(background_percent)
     options.rate_bytes = number("rate_bytes", rate_bytes)
-    with control(progress, cancel) as lines:
-        named = encoded(path)
-        call(LIBRARY.extant_image_materialize, named, ctypes.byref(options), lines, ctypes.byref(report))
+    named, given, done = encoded(path), ctypes.byref(options), ctypes.byref(report)
+    operate(
+        progress,
+        cancel,
+        lambda lines: call(LIBRARY.extant_image_materialize, named, given, lines, done),
+    )
     return ImageMaterializeReport(*values(report))
 
 
@@ -210,8 +214,12 @@ def image_info(
 ) -> ImageInfo:
     """Describes an image. The files that it names are not opened."""
     info = sized(ImageInfoStruct)
-    with control(None, cancel) as lines:
-        call(LIBRARY.extant_image_get_info, encoded(path), int(format), lines, ctypes.byref(info))
+    named, found = encoded(path), ctypes.byref(info)
+    operate(
+        None,
+        cancel,
+        lambda lines: call(LIBRARY.extant_image_get_info, named, int(format), lines, found),
+    )
     return ImageInfo(
         ImageFormat(info.format),
         ImagePreallocation(info.preallocation),

@@ -9,7 +9,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Type
 
-from ._control import Cancel, Progress, ProgressCallback, Step, control
+from ._control import Cancel, Progress, ProgressCallback, Step, operate
 from ._errors import ExtantError, Status, call_about, error_of
 from ._handle import Handle
 from ._library import LIBRARY, JobInfoStruct
@@ -93,8 +93,12 @@ class Job:
     ) -> None:
         """Waits for its turn and does its work, on this thread. A job runs once."""
         self._has_run = True
-        with self._handle.use() as job, control(progress, cancel or self._stop) as lines:
-            call_about(None, LIBRARY.extant_job_run, job, int(on_stop), lines)
+
+        def work(lines: Any) -> None:
+            with self._handle.use() as job:
+                call_about(None, LIBRARY.extant_job_run, job, int(on_stop), lines)
+
+        operate(progress, cancel or self._stop, work)
 
     def start(self) -> "Job":
         """Does its work on a thread of its own; see `wait`, `interrupt` and `cancel`."""

@@ -6,9 +6,9 @@ import builtins
 import ctypes
 import enum
 from types import TracebackType
-from typing import Any, NamedTuple, Optional, Type
+from typing import Any, Callable, NamedTuple, Optional, Type
 
-from ._control import Cancel, ProgressCallback, control
+from ._control import Cancel, ProgressCallback, operate, visit
 from ._errors import ExtantError, File, Status, call, call_about, error_of
 from ._files import Preallocation
 from ._handle import Handle
@@ -121,15 +121,14 @@ def pools(definitions: Optional[File] = None) -> builtins.list[PoolEntry]:
     """The defined pools, by name: those of the user, or of a directory of definitions."""
     found: builtins.list[PoolEntry] = []
 
-    def add(pointer: Any, _: Any) -> int:
-        told = pointer.contents
+    def add(told: Any) -> None:
         error = None
         if told.status != Status.OK:
             error = error_of(told.status, 0, decoded(told.message), None)
         found.append(PoolEntry(decoded(told.name), PoolKind(told.kind), decoded(told.path), error))
-        return 0
 
-    call(LIBRARY.extant_pool_list, optional(definitions), POOL_CALLBACK(add), None)
+    place = optional(definitions)
+    visit(POOL_CALLBACK, add, lambda callback: call(LIBRARY.extant_pool_list, place, callback, None))
     return found
 
 
@@ -233,8 +232,7 @@ class Pool:
         """Its volumes, by name."""
         found: builtins.list[VolumeEntry] = []
 
-        def add(pointer: Any, _: Any) -> int:
-            told = pointer.contents
+        def add(told: Any) -> None:
             entry = VolumeEntry(
                 decoded(told.name),
                 ImageFormat(told.format),
@@ -242,9 +240,8 @@ class Pool:
                 told.allocated_bytes,
             )
             found.append(entry)
-            return 0
 
-        self._call(None, LIBRARY.extant_volume_list, VOLUME_CALLBACK(add), None)
+        self._visit(LIBRARY.extant_volume_list, VOLUME_CALLBACK, add)
         return found
 
     def volume(self, name: str) -> VolumeInfo:
@@ -383,11 +380,10 @@ class Pool:
         """The jobs of all processes that the pool remembers, oldest first."""
         found: builtins.list[JobInfo] = []
 
-        def add(pointer: Any, _: Any) -> int:
-            found.append(info_of(pointer.contents))
-            return 0
+        def add(told: Any) -> None:
+            found.append(info_of(told))
 
-        self._call(None, LIBRARY.extant_job_list, JOB_CALLBACK(add), None)
+        self._visit(LIBRARY.extant_job_list, JOB_CALLBACK, add)
         return found
 
     def job(self, id: int) -> JobInfo:
@@ -405,8 +401,12 @@ class Pool:
     ) -> JobInfo:
         """Waits until a job of any process has ended or is interrupted. A cancel ends the wait, not the job."""
         told = new_info()
-        with control(progress, cancel) as lines:
-            self._call(None, LIBRARY.extant_job_wait, id, lines, ctypes.byref(told))
+        info = ctypes.byref(told)
+        operate(
+            progress,
+            cancel,
+            lambda lines: self._call(None, LIBRARY.extant_job_wait, id, lines, info),
+        )
         return info_of(told)
 
     def cancel(self, id: int) -> JobInfo:
@@ -424,6 +424,9 @@ class Pool:
     def _call(self, named: Optional[str], function: Any, *arguments: Any) -> None:
         with self._handle.use() as pool:
             call_about(named, function, pool, *arguments)
+
+    def _visit(self, function: Any, kind: Any, take: Callable[[Any], None]) -> None:
+        visit(kind, take, lambda callback: self._call(None, function, callback, None))
 
     def _job(self, name: str, function: Any, options: Any, *arguments: Any) -> Job:
         pointer = ctypes.c_void_p()

@@ -1,10 +1,14 @@
 """Every call, in the current directory, which is on ext4."""
 
+import contextlib
 import errno
 import os
 import pathlib
+import signal
 import threading
+import time
 import unittest
+import unittest.mock
 
 import extant
 from extant import Preallocation, State, Status
@@ -17,6 +21,23 @@ def states(file):
     for extent in extant.map(file):
         bytes_of[extent.state] = bytes_of.get(extent.state, 0) + extent.length
     return bytes_of
+
+
+@contextlib.contextmanager
+def interrupted(send):
+    """Sends a signal soon, whose handler raises as that of Ctrl-C does."""
+
+    def handle(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    timer = threading.Timer(0.5, send)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 class Calls(unittest.TestCase):
@@ -75,6 +96,53 @@ class Calls(unittest.TestCase):
         with self.assertRaises(KeyError):
             extant.create(self.path, 64 * MIB, progress=broken)
         self.assertFalse(self.path.exists())
+
+    def test_signal_on_the_main_thread_stops_a_call(self):
+        to_thread = lambda: signal.raise_signal(signal.SIGUSR1)
+        to_process = lambda: os.kill(os.getpid(), signal.SIGUSR1)
+        for send in (to_thread, to_process):
+            for progress in (None, lambda _: None):
+                begin = time.monotonic()
+                with interrupted(send), self.assertRaises(KeyboardInterrupt):
+                    extant.create(self.path, 64 * MIB, rate_bytes=MIB, progress=progress)
+                self.assertLess(time.monotonic() - begin, 20)
+                self.assertFalse(self.path.exists())
+
+    def test_progress_is_told_on_the_thread_of_the_call(self):
+        told, raised = [], []
+
+        def tell(_):
+            told.append(threading.current_thread())
+            raise KeyError("mine")
+
+        def create():
+            try:
+                extant.create(self.path, 8 * MIB, progress=tell)
+            except KeyError as exception:
+                raised.append(exception)
+
+        create()
+        other = threading.Thread(target=create)
+        other.start()
+        other.join()
+        self.assertEqual(told, [threading.main_thread(), other])
+        self.assertEqual(len(raised), 2)
+
+    def test_cancel_stops_only_the_operations_that_have_it(self):
+        cancel = extant.Cancel()
+        with self.assertRaises(InterruptedError):
+            extant.create(self.path, 64 * MIB, cancel=cancel, progress=lambda _: True)
+        extant.create(self.path, MIB, cancel=cancel)
+        self.path.unlink()
+        cancel.cancel()
+        with self.assertRaises(InterruptedError):
+            extant.create(self.path, 64 * MIB, cancel=cancel)
+
+    def test_exception_in_a_visit_is_raised(self):
+        self.path.write_bytes(b"data")
+        with unittest.mock.patch("extant._files.Extent", side_effect=KeyError("mine")):
+            with self.assertRaises(KeyError):
+                extant.map(self.path)
 
     def test_thin_file_is_materialized_and_zeroed_with_its_data_kept(self):
         self.path.write_bytes(b"")
