@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import queue
 import threading
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
+from ._enums import LibraryEnum
 from ._library import LIBRARY, PROGRESS_CALLBACK, ControlStruct
 
 
-class Step(enum.IntEnum):
+class Step(LibraryEnum):
     """What a long operation is doing."""
 
     WAIT = 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
 from typing import Any, Optional, Union
 
+from ._enums import LibraryEnum
 from ._library import LIBRARY
 
 File = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]", int]
 
 
-class Status(enum.IntEnum):
+class Status(LibraryEnum):
     """What became of a call: `extant_status`."""
 
     OK = 0

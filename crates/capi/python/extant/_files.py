@@ -8,6 +8,7 @@ import enum
 from typing import Any, NamedTuple, Optional
 
 from ._control import Cancel, ProgressCallback, operate, visit
+from ._enums import LibraryEnum
 from ._errors import File, call
 from ._library import (
     EXTENT_CALLBACK,
@@ -33,7 +34,7 @@ class Preallocation(enum.IntEnum):
     FULL = 2
 
 
-class State(enum.IntEnum):
+class State(LibraryEnum):
     """State of a range."""
 
     HOLE = 0
@@ -41,7 +42,7 @@ class State(enum.IntEnum):
     WRITTEN = 2
 
 
-class Way(enum.IntEnum):
+class Way(LibraryEnum):
     """How space would become written."""
 
     NONE = 0
@@ -210,5 +211,5 @@ def probe(path: File) -> ProbeReport:
 
 def _by_file(name: str, file: File) -> tuple[Any, Any]:
     if isinstance(file, int):
-        return getattr(LIBRARY, name + "_fd"), file
+        return getattr(LIBRARY, name + "_fd"), number("descriptor", file, 31)
     return getattr(LIBRARY, name), encoded(file)

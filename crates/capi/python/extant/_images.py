@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import enum
 from typing import Any, NamedTuple, Optional
 
 from ._control import Cancel, ProgressCallback, operate
+from ._enums import LibraryEnum
 from ._errors import File, call
 from ._library import (
     LIBRARY,
@@ -21,7 +21,7 @@ from ._library import (
 from ._values import Pace, basis_points, decoded, encoded, number, optional, sized, values
 
 
-class ImageFormat(enum.IntEnum):
+class ImageFormat(LibraryEnum):
     """Format of a disk image. AUTO: that of its name and contents."""
 
     AUTO = 0
@@ -29,7 +29,7 @@ class ImageFormat(enum.IntEnum):
     QCOW2 = 2
 
 
-class ImagePreallocation(enum.IntEnum):
+class ImagePreallocation(LibraryEnum):
     """How much of an image is allocated, by QEMU's names."""
 
     OFF = 0
@@ -38,7 +38,7 @@ class ImagePreallocation(enum.IntEnum):
     FULL = 3
 
 
-class Compression(enum.IntEnum):
+class Compression(LibraryEnum):
     """Compression of clusters that other programs compress later."""
 
     ZLIB = 0
@@ -214,11 +214,11 @@ def image_info(
 ) -> ImageInfo:
     """Describes an image. The files that it names are not opened."""
     info = sized(ImageInfoStruct)
-    named, found = encoded(path), ctypes.byref(info)
+    named, said, found = encoded(path), number("format", int(format), 32), ctypes.byref(info)
     operate(
         None,
         cancel,
-        lambda lines: call(LIBRARY.extant_image_get_info, named, int(format), lines, found),
+        lambda lines: call(LIBRARY.extant_image_get_info, named, said, lines, found),
     )
     return ImageInfo(
         ImageFormat(info.format),

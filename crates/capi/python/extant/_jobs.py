@@ -10,16 +10,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Type
 
 from ._control import Cancel, Progress, ProgressCallback, Step, operate
+from ._enums import LibraryEnum
 from ._errors import ExtantError, Status, call_about, error_of
 from ._handle import Handle
 from ._library import LIBRARY, JobInfoStruct
-from ._values import decoded, sized
+from ._values import decoded, number, sized
 
 if TYPE_CHECKING:
     from ._pools import Pool
 
 
-class JobState(enum.IntEnum):
+class JobState(LibraryEnum):
     """Phase of a job. An interrupted one can be resumed or cancelled."""
 
     WAITING = 0
@@ -30,7 +31,7 @@ class JobState(enum.IntEnum):
     CANCELLED = 5
 
 
-class JobOperation(enum.IntEnum):
+class JobOperation(LibraryEnum):
     """Operation of a job."""
 
     CREATE = 0
@@ -93,10 +94,11 @@ class Job:
     ) -> None:
         """Waits for its turn and does its work, on this thread. A job runs once."""
         self._has_run = True
+        stop = number("on_stop", int(on_stop), 32)
 
         def work(lines: Any) -> None:
             with self._handle.use() as job:
-                call_about(None, LIBRARY.extant_job_run, job, int(on_stop), lines)
+                call_about(None, LIBRARY.extant_job_run, job, stop, lines)
 
         operate(progress, cancel or self._stop, work)
 

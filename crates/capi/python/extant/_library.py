@@ -9,6 +9,20 @@ from typing import Any
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 
+_BYTES: dict[Any, int] = {kind: ctypes.sizeof(kind) for kind in (c_size_t, c_uint32, c_uint64)}
+
+
+class OptionsStruct(ctypes.Structure):
+    """Options. ctypes would take the lowest bits of a number that does not fit."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        for field, kind, *_ in self._fields_:
+            bits = 8 * _BYTES.get(kind, 0) if field == name else 0
+            if bits and isinstance(value, int) and not 0 <= value < 1 << bits:
+                raise OverflowError(f"{name} is {value}")
+        super().__setattr__(name, value)
+
+
 class ProgressStruct(ctypes.Structure):
     _fields_ = [
         ("step", c_uint32),
@@ -29,7 +43,7 @@ class ControlStruct(ctypes.Structure):
     ]
 
 
-class CreateOptionsStruct(ctypes.Structure):
+class CreateOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("preallocation", c_uint32),
@@ -54,7 +68,7 @@ class CreateReportStruct(ctypes.Structure):
     ]
 
 
-class MaterializeOptionsStruct(ctypes.Structure):
+class MaterializeOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("offset", c_uint64),
@@ -104,7 +118,7 @@ NAME_BYTES = 256
 MESSAGE_BYTES = 1032
 
 
-class ImageOptionsStruct(ctypes.Structure):
+class ImageOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("format", c_uint32),
@@ -141,7 +155,7 @@ class ImageReportStruct(ctypes.Structure):
     ]
 
 
-class ImageSourceStruct(ctypes.Structure):
+class ImageSourceStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("format", c_uint32),
@@ -179,7 +193,7 @@ class ImageInfoStruct(ctypes.Structure):
     ]
 
 
-class ImageMaterializeOptionsStruct(ctypes.Structure):
+class ImageMaterializeOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("format", c_uint32),
@@ -199,7 +213,7 @@ class ImageMaterializeReportStruct(ctypes.Structure):
     ]
 
 
-class PoolOptionsStruct(ctypes.Structure):
+class PoolOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("kind", c_uint32),
@@ -272,7 +286,7 @@ class VolumeInfoStruct(ctypes.Structure):
     ]
 
 
-class VolumeOptionsStruct(ctypes.Structure):
+class VolumeOptionsStruct(OptionsStruct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("priority", c_uint32),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import ctypes
 import enum
+import os
 from types import TracebackType
 from typing import Any, Callable, NamedTuple, Optional, Type
 
 from ._control import Cancel, ProgressCallback, operate, visit
+from ._enums import LibraryEnum
 from ._errors import ExtantError, File, Status, call, call_about, error_of
 from ._files import Preallocation
 from ._handle import Handle
@@ -29,7 +31,7 @@ from ._library import (
 from ._values import Pace, basis_points, decoded, encoded, number, optional, sized, text
 
 
-class PoolKind(enum.IntEnum):
+class PoolKind(LibraryEnum):
     """Kind of a pool's storage."""
 
     DIR = 0
@@ -125,7 +127,7 @@ def pools(definitions: Optional[File] = None) -> builtins.list[PoolEntry]:
         error = None
         if told.status != Status.OK:
             error = error_of(told.status, 0, decoded(told.message), None)
-        found.append(PoolEntry(decoded(told.name), PoolKind(told.kind), decoded(told.path), error))
+        found.append(PoolEntry(decoded(told.name), PoolKind(told.kind), os.fsdecode(told.path), error))
 
     place = optional(definitions)
     visit(POOL_CALLBACK, add, lambda callback: call(LIBRARY.extant_pool_list, place, callback, None))
@@ -217,7 +219,7 @@ class Pool:
         return PoolInfo(
             decoded(told.name) or None,
             PoolKind(told.kind),
-            decoded(told.path),
+            os.fsdecode(told.path),
             told.jobs,
             told.volumes,
             told.total_bytes,
@@ -252,7 +254,7 @@ class Pool:
         found = ImagePreallocation(told.preallocation)
         return VolumeInfo(
             decoded(told.name),
-            decoded(told.path),
+            os.fsdecode(told.path),
             format,
             found if format is ImageFormat.QCOW2 else None,
             told.capacity_bytes,
@@ -389,7 +391,7 @@ class Pool:
     def job(self, id: int) -> JobInfo:
         """The present state of a job of any process."""
         told = new_info()
-        self._call(None, LIBRARY.extant_job_get_info, id, ctypes.byref(told))
+        self._call(None, LIBRARY.extant_job_get_info, number("id", id), ctypes.byref(told))
         return info_of(told)
 
     def wait(
@@ -401,24 +403,24 @@ class Pool:
     ) -> JobInfo:
         """Waits until a job of any process has ended or is interrupted. A cancel ends the wait, not the job."""
         told = new_info()
-        info = ctypes.byref(told)
+        job, info = number("id", id), ctypes.byref(told)
         operate(
             progress,
             cancel,
-            lambda lines: self._call(None, LIBRARY.extant_job_wait, id, lines, info),
+            lambda lines: self._call(None, LIBRARY.extant_job_wait, job, lines, info),
         )
         return info_of(told)
 
     def cancel(self, id: int) -> JobInfo:
         """Cancels a job of any process: the pool is as before it when this returns."""
         told = new_info()
-        self._call(None, LIBRARY.extant_job_cancel, id, ctypes.byref(told))
+        self._call(None, LIBRARY.extant_job_cancel, number("id", id), ctypes.byref(told))
         return info_of(told)
 
     def resume(self, id: int) -> Job:
         """An interrupted job, to be run by this process."""
         pointer = ctypes.c_void_p()
-        self._call(None, LIBRARY.extant_job_resume, id, ctypes.byref(pointer))
+        self._call(None, LIBRARY.extant_job_resume, number("id", id), ctypes.byref(pointer))
         return Job(self, pointer)
 
     def _call(self, named: Optional[str], function: Any, *arguments: Any) -> None:

@@ -45,9 +45,9 @@ def decoded(field: bytes) -> str:
     return field.decode(errors="replace")
 
 
-def number(name: str, value: int) -> int:
-    # ctypes would take the lowest 64 bits.
-    if not 0 <= value < 2**64:
+def number(name: str, value: int, bits: int = 64) -> int:
+    """An argument of a call, of which ctypes would take the lowest bits."""
+    if not 0 <= value < 2**bits:
         raise OverflowError(f"{name} is {value}")
     return value
 

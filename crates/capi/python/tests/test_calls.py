@@ -174,8 +174,26 @@ class Calls(unittest.TestCase):
             extant.create("a\0b", MIB)
         with self.assertRaises(TypeError):
             extant.create(1, MIB)
+        for wrong in ({"mode": -1}, {"mode": 1 << 32}, {"rate_bytes": 1 << 64}):
+            with self.assertRaises(OverflowError):
+                extant.create(self.path, MIB, **wrong)
+        with self.assertRaises(OverflowError):
+            extant.create_image(self.path, MIB, qcow2=extant.Qcow2(cluster_bytes=(1 << 32) + 65536))
+        with self.assertRaises(OverflowError):
+            extant.map(1 << 32)
+        self.assertFalse(self.path.exists())
         with self.assertRaises(FileNotFoundError):
             extant.map("none")
+
+    def test_values_of_a_later_library_are_members(self):
+        later = extant.Step(99)
+        self.assertEqual((later, later.name), (99, "UNKNOWN_99"))
+        self.assertIs(later, extant.Step(99))
+        self.assertNotIn(later, list(extant.Step))
+        self.assertEqual(extant._errors.error_of(99, errno.EIO, "later", None).status, 99)
+        for wrong in (-1, "x"):
+            with self.assertRaises(ValueError):
+                extant.Step(wrong)
 
     def test_place_is_probed(self):
         report = extant.probe(".")

@@ -146,6 +146,17 @@ class Pools(InDirectory):
             self.assertEqual([volume.name for volume in pool.volumes()], ["a.raw"])
         self.assertEqual(len(extant.pools(self.defined)), 2)
 
+    def test_path_that_is_not_utf8_names_the_same_file(self):
+        place = os.fsencode(self.place) + b"/caf\xe9"
+        os.mkdir(place)
+        with Pool(place) as pool:
+            pool.create("a.raw", MIB).run()
+            self.assertEqual(os.fsencode(pool.info().path), os.path.abspath(place))
+            self.assertEqual(os.stat(pool.volume("a.raw").path).st_size, MIB)
+        self.assertTrue(os.path.isdir(extant.pools(self.defined)[0].path))
+        with self.assertRaises(OverflowError):
+            self.pool.job(-1)
+
     def test_job_tells_its_progress_to_a_loop(self):
         with self.pool.create("a.raw", 4 * MIB, options=JobOptions(rate_bytes=16 * MIB)) as job:
             steps = list(job)
