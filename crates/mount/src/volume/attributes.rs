@@ -70,7 +70,7 @@ impl Volume {
                 // and stores it later. Other times are those of `touch -d`.
                 (None | Some(SetTime::Now), Some(time @ SetTime::To(_)), Some(_)) => {
                     let stored = known.node().attributes().modified;
-                    let possible = stored..=engine_time(SetTime::Now);
+                    let possible = stored..=precise_now();
                     if possible.contains(&engine_time(time)) {
                         ext4::Times::Present
                     } else {
@@ -127,6 +127,16 @@ impl Volume {
             block_size: statistics.block_bytes,
             name_length_max: NAME_BYTES_MAX,
         }
+    }
+}
+
+/// The present time, to the nanosecond. The kernel's time of a change is between the last tick and
+/// this, as it is not before one that another file system was given.
+fn precise_now() -> ext4::Timestamp {
+    let now = clock_gettime(ClockId::Realtime);
+    ext4::Timestamp {
+        seconds: now.tv_sec,
+        nanoseconds: now.tv_nsec as u32,
     }
 }
 
