@@ -5,7 +5,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `claims`, `runner`, `step`: who runs a test program, and how; headings, commands, errors
+//! 1. `claims`, `libtest`, `runner`, `step`: who runs a test program, what it says, and how it is
+//!    run; headings, commands, errors
 //! 2. `workspace`: the workspace, and cargo commands in it
 //! 3. `cargo_tool`, `instructions`, `notices`, `provenance`, `publish`, `reproducible`,
 //!    `screenshot`, `setup`, `tidy`: programs from the package registry; instruction counts;
@@ -34,6 +35,7 @@ mod evidence;
 mod fuzz;
 mod install;
 mod instructions;
+mod libtest;
 mod msrv;
 mod notices;
 mod oci;

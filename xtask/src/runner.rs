@@ -5,9 +5,11 @@
 //! instead of using up CI's time. Processes that a program leaves behind are reported and killed:
 //! they would take the processor from the programs after it. Tests that fail are run once more, one
 //! at a time: a test that passes then depends on the load of the machine and is reported as such.
+//! A program that crashed is not run again, as it left out the tests after the crash.
 
 use std::collections::HashMap;
 use std::fs;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitCode, ExitStatus, Stdio};
@@ -20,10 +22,14 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::process::{self as unix, Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::claims;
+use crate::{claims, libtest};
 
 /// Seconds that replace [`LIMIT`], for test programs that run longer than in CI.
 const LIMIT_VARIABLE: &str = "EXTANT_TEST_LIMIT";
+/// A file to which the names of tests are added that passed only when they were run again.
+const RETRIED_VARIABLE: &str = "EXTANT_TEST_RETRIED";
+/// The exit code of libtest after failed tests.
+const TESTS_FAILED: u8 = 101;
 /// Longer than any test program takes in CI, short enough to leave time for the programs after it.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -35,7 +41,30 @@ const FUSE_CONNECTIONS: &str = "/sys/fs/fuse/connections";
 struct Outcome {
     /// `None` where the program was killed.
     code: Option<u8>,
+    said: Said,
+}
+
+/// The tests of a program, by its output.
+#[derive(Default)]
+struct Said {
+    running: Option<usize>,
     failed_tests: Vec<String>,
+    failures: Option<usize>,
+}
+
+impl Outcome {
+    /// The tests that failed, where all that is wrong is that they failed.
+    fn failed_tests(&self) -> Option<&[String]> {
+        let failed = self.said.failed_tests.as_slice();
+        // With `--nocapture`, output may stand between the name of a test and its result.
+        let is_complete = self.said.failures == Some(failed.len());
+        (self.code == Some(TESTS_FAILED) && is_complete && !failed.is_empty()).then_some(failed)
+    }
+}
+
+/// Makes the runner of `cargo`'s programs add to `file` what passed only when it was run again.
+pub fn note_retried(cargo: &mut Command, file: &Path) {
+    cargo.env(RETRIED_VARIABLE, file);
 }
 
 /// Runs a test program with the limit, unless another runner has it; its exit code.
@@ -56,40 +85,63 @@ pub fn run(program: &Path, args: &[String]) -> Result<ExitCode> {
         start.elapsed().as_secs_f64(),
         processor_seconds()
     );
-    let (Some(code), false) = (first.code, first.failed_tests.is_empty()) else {
-        return Ok(first.code.map_or(ExitCode::FAILURE, ExitCode::from));
+    let code = first.code.map_or(ExitCode::FAILURE, ExitCode::from);
+    let Some(failed_tests) = first.failed_tests() else {
+        return Ok(code);
     };
     eprintln!(
         "\nxtask: {} failed and run again, one at a time",
-        first.failed_tests.join(", ")
+        failed_tests.join(", ")
     );
     let mut again = Command::new(program);
     again
         .args(["--exact", "--test-threads=1"])
-        .args(&first.failed_tests);
-    if supervise(&mut again, limit)?.code == Some(0) {
+        .args(failed_tests);
+    let second = supervise(&mut again, limit)?;
+    if second.code == Some(0) && second.said.running == Some(failed_tests.len()) {
         eprintln!("xtask: they pass now: they depend on the load of the machine");
+        note(program, failed_tests)?;
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::from(code))
+    Ok(code)
+}
+
+/// Adds tests to the list of those that passed only when they were run again, if there is one.
+fn note(program: &Path, tests: &[String]) -> Result<()> {
+    let Some(list) = std::env::var_os(RETRIED_VARIABLE) else {
+        return Ok(());
+    };
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    let program = program.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo puts a hash after the name.
+    let name = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let lines: String = tests
+        .iter()
+        .map(|test| format!("{test} of {name} of {package}\n"))
+        .collect();
+    // Several runners may add to it; a line is short enough to be written whole.
+    let file = OpenOptions::new().append(true).open(&list);
+    let written = file.and_then(|mut file| file.write_all(lines.as_bytes()));
+    written.with_context(|| PathBuf::from(list).display().to_string())
 }
 
 fn supervise(command: &mut Command, limit: Duration) -> Result<Outcome> {
     // Children whose parent ends become ours, so that none is lost from sight.
     unix::set_child_subreaper(Some(unix::getpid())).context("child subreaper")?;
     let connections = fuse_connections();
-    // A test that uses this runner claims nothing.
+    // A test that uses this runner claims and notes nothing.
     command.env_remove(claims::VARIABLE);
+    command.env_remove(RETRIED_VARIABLE);
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("{command:?} does not start"))?;
     let output = child
         .stdout
         .take()
         .context("standard output of the test program")?;
-    let failed = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::new(Mutex::new(Said::default()));
     let copy = thread::spawn({
-        let failed = Arc::clone(&failed);
-        move || copy_output(output, &failed)
+        let said = Arc::clone(&said);
+        move || copy_output(output, &said)
     });
     let child = Pid::from_child(&child);
 
@@ -109,10 +161,10 @@ fn supervise(command: &mut Command, limit: Duration) -> Result<Outcome> {
     wait_until(Instant::now() + END_TIMEOUT, || {
         copy.is_finished().then_some(())
     });
-    let failed_tests = std::mem::take(&mut *failed.lock().expect("the copier does not panic"));
+    let said = std::mem::take(&mut *said.lock().expect("the copier does not panic"));
     Ok(Outcome {
         code: ended.map(exit_code),
-        failed_tests,
+        said,
     })
 }
 
@@ -123,8 +175,8 @@ fn processor_seconds() -> f64 {
     micros as f64 / 1e6
 }
 
-/// Copies the output of a test program to ours and collects the names of failed tests.
-fn copy_output(output: ChildStdout, failed: &Mutex<Vec<String>>) {
+/// Copies the output of a test program to ours and keeps what it says of the tests.
+fn copy_output(output: ChildStdout, said: &Mutex<Said>) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     // A test may print anything, also bytes that are not UTF-8.
@@ -135,21 +187,21 @@ fn copy_output(output: ChildStdout, failed: &Mutex<Vec<String>>) {
         let mut stdout = std::io::stdout().lock();
         // Our output may have no reader; the exit code still counts.
         let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
-        if let Some(name) = failed_test(&String::from_utf8_lossy(&line)) {
-            failed
-                .lock()
-                .expect("the caller does not panic")
-                .push(name.to_owned());
-        }
+        said.lock()
+            .expect("the caller does not panic")
+            .add(&String::from_utf8_lossy(&line));
         line.clear();
     }
 }
 
-/// The name in libtest's line of a failed test.
-fn failed_test(line: &str) -> Option<&str> {
-    line.trim_end()
-        .strip_prefix("test ")?
-        .strip_suffix(" ... FAILED")
+impl Said {
+    fn add(&mut self, line: &str) {
+        if let Some(name) = libtest::failed_test(line) {
+            self.failed_tests.push(name.to_owned());
+        }
+        self.running = libtest::running(line).or(self.running);
+        self.failures = libtest::failures(line).or(self.failures);
+    }
 }
 
 /// Polls until there is a value or the deadline has passed.
@@ -286,14 +338,7 @@ fn parent_of_living(stat: &str) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{failed_test, parent_of_living};
-
-    #[test]
-    fn failed_tests_are_found_by_libtests_lines() {
-        assert_eq!(failed_test("test a::b_c ... FAILED\n"), Some("a::b_c"));
-        assert_eq!(failed_test("test a::b_c ... ok\n"), None);
-        assert_eq!(failed_test("thread 'a' panicked"), None);
-    }
+    use super::parent_of_living;
 
     #[test]
     fn parent_is_found_behind_any_name_and_zombies_have_none() {

@@ -3,16 +3,17 @@
 //! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise skip because a tool, a
 //! file system or a privilege is missing (docs/testing.md).
 
+use std::fs;
 use std::io::{self, Seek};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result};
 
-use crate::claims;
 use crate::setup::{self, Guest};
-use crate::step;
 use crate::workspace::Workspace;
+use crate::{claims, runner, step};
 
 /// Options of cargo test that choose packages, so that `--workspace` stays away.
 const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
@@ -26,13 +27,58 @@ const SHUTTLE_CRATES: [&str; 2] = ["extant-mballoc", "extant-jbd2"];
 /// Sets up, builds the binaries, and runs the tests.
 pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
     setup::run(workspace, Guest::Wanted)?;
-    run_tests(workspace, cargo_args, test_args)
+    let mut retried = Vec::new();
+    let result = run_tests(workspace, cargo_args, test_args, &mut retried);
+    if !retried.is_empty() {
+        step::heading("tests that passed only when they were run again");
+        eprintln!("{}", retried.join("\n"));
+    }
+    result
 }
 
-/// As [`run`], on a machine that is set up.
-pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
-    // The path is taken before the build, which may replace the file.
-    let runner = runner_setting()?;
+/// As [`run`], on a machine that is set up; `retried` gets the tests that passed only when they
+/// were run again.
+pub fn run_tests(
+    workspace: &Workspace,
+    cargo_args: &[String],
+    test_args: &[String],
+    retried: &mut Vec<String>,
+) -> Result<()> {
+    let list = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let runner = Runner {
+        // The path is taken before the build, which may replace the file.
+        setting: runner_setting()?,
+        retried: list.path(),
+    };
+    let result = run_programs(workspace, &runner, cargo_args, test_args);
+    let noted = fs::read_to_string(list.path()).context("the list of repeated tests")?;
+    retried.extend(noted.lines().map(str::to_owned));
+    result
+}
+
+/// How cargo starts test programs.
+struct Runner<'a> {
+    /// Cargo's setting that runs them by `xtask run-test`.
+    setting: String,
+    /// The list of tests that passed only when they were run again.
+    retried: &'a Path,
+}
+
+impl Runner<'_> {
+    /// `cargo test` with this runner.
+    fn cargo(&self, workspace: &Workspace) -> Command {
+        let mut test = workspace.cargo(&["test", "--config", &self.setting]);
+        runner::note_retried(&mut test, self.retried);
+        test
+    }
+}
+
+fn run_programs(
+    workspace: &Workspace,
+    runner: &Runner<'_>,
+    cargo_args: &[String],
+    test_args: &[String],
+) -> Result<()> {
     // Tests of the guest and the kill loops run the binaries by their path in
     // the target directory; cargo test alone builds only those of the crate under test.
     step::heading("build the binaries");
@@ -45,9 +91,9 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     step::run(&mut build)?;
 
     if test_args.is_empty() && build_args(cargo_args).len() == cargo_args.len() {
-        all(workspace, &runner, cargo_args)?;
+        all(workspace, runner, cargo_args)?;
     } else {
-        let mut test = cargo_test(workspace, &runner);
+        let mut test = cargo_test(workspace, runner);
         if !chooses_packages(cargo_args) {
             test.arg("--workspace");
         }
@@ -62,11 +108,11 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
             return Ok(());
         }
     }
-    shuttle(workspace, &runner)
+    shuttle(workspace, runner)
 }
 
 /// Runs every test program, two at a time: one waits for a part of its time, and has two threads.
-fn all(workspace: &Workspace, runner: &str, cargo_args: &[String]) -> Result<()> {
+fn all(workspace: &Workspace, runner: &Runner<'_>, cargo_args: &[String]) -> Result<()> {
     let claims = tempfile::tempdir().context("a temporary directory")?;
     let cargo = |targets: &[&str]| {
         let mut test = cargo_test(workspace, runner);
@@ -95,8 +141,8 @@ fn all(workspace: &Workspace, runner: &str, cargo_args: &[String]) -> Result<()>
 }
 
 /// `cargo test` whose tests fail where they lack something.
-fn cargo_test(workspace: &Workspace, runner: &str) -> Command {
-    let mut test = workspace.cargo(&["test", "--config", runner]);
+fn cargo_test(workspace: &Workspace, runner: &Runner<'_>) -> Command {
+    let mut test = runner.cargo(workspace);
     test.env("EXTANT_TEST_STRICT", "1");
     test
 }
@@ -110,20 +156,12 @@ fn runner_setting() -> Result<String> {
 }
 
 /// Runs the tests of the model checker, which replace the ordinary ones in a separate build.
-fn shuttle(workspace: &Workspace, runner: &str) -> Result<()> {
+fn shuttle(workspace: &Workspace, runner: &Runner<'_>) -> Result<()> {
     for package in SHUTTLE_CRATES {
         step::heading(&format!("schedules of {package}"));
-        let args = [
-            "test",
-            "--config",
-            runner,
-            "--features",
-            "shuttle",
-            "--lib",
-            "--test",
-            "shuttle",
-        ];
-        step::run(workspace.cargo(&args).args(["-p", package]))?;
+        let mut test = runner.cargo(workspace);
+        test.args(["--features", "shuttle", "--lib", "--test", "shuttle"]);
+        step::run(test.args(["-p", package]))?;
     }
     Ok(())
 }
