@@ -1,5 +1,12 @@
 //! The lines of Rust's libtest: what a test program says of its tests.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::step;
+
 /// The name in the line of a failed test, as `--exact` takes it.
 pub fn failed_test(line: &str) -> Option<&str> {
     let test = line.trim_end().strip_prefix("test ")?;
@@ -19,6 +26,41 @@ pub fn failures(line: &str) -> Option<usize> {
     let counts = line.strip_prefix("test result: FAILED. ")?;
     let mut counts = counts.split("; ");
     counts.find_map(|count| count.strip_suffix(" failed")?.parse().ok())
+}
+
+/// Whether the last program in an output ran a test. None runs where a filter matches nothing, and
+/// libtest succeeds.
+pub fn ran_tests<'l>(lines: impl IntoIterator<Item = &'l str>) -> bool {
+    let last = lines.into_iter().filter_map(running).last();
+    last.is_some_and(|count| count > 0)
+}
+
+/// Runs `cargo test` with its output shown, and returns the lines of it; also an error where its
+/// last program ran no test.
+pub fn run(command: &mut Command) -> Result<Vec<String>> {
+    let line = step::shown(command);
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("`{line}` does not start"))?;
+    let output = child.stdout.take().context("the output of a child")?;
+    let mut lines = Vec::new();
+    let mut output = BufReader::new(output);
+    let mut bytes = Vec::new();
+    // A test may print anything, also bytes that are not UTF-8.
+    while output.read_until(b'\n', &mut bytes)? > 0 {
+        let text = String::from_utf8_lossy(&bytes);
+        print!("{text}");
+        lines.push(text.trim_end_matches('\n').to_owned());
+        bytes.clear();
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    ensure!(
+        ran_tests(lines.iter().map(String::as_str)),
+        "`{line}` ran no test: nothing has this name any more"
+    );
+    Ok(lines)
 }
 
 #[cfg(test)]
@@ -45,5 +87,23 @@ mod tests {
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 1 filtered out";
         assert_eq!(failures(result), Some(2));
         assert_eq!(failures("test result: ok. 3 passed; 0 failed"), None);
+    }
+
+    #[test]
+    fn last_program_must_run_a_test() {
+        assert!(ran_tests(["running 0 tests", "running 1 test", "ok"]));
+        assert!(!ran_tests(["running 4 tests", "ok", "running 0 tests"]));
+        assert!(!ran_tests(["ok"]));
+    }
+
+    #[test]
+    fn run_without_a_test_fails_and_names_its_command() {
+        let run = |script: &str| run(Command::new("sh").args(["-c", script]));
+        let lines = run("echo 'running 1 test'; echo ok").unwrap();
+        assert_eq!(lines, ["running 1 test", "ok"]);
+        let error = run("echo 'running 0 tests'").unwrap_err().to_string();
+        assert!(error.contains("`sh -c echo 'running 0 tests'` ran no test"));
+        let error = run("echo 'running 1 test'; exit 101").unwrap_err();
+        assert!(error.to_string().contains("failed"), "{error}");
     }
 }

@@ -7,13 +7,12 @@
 
 mod report;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, ensure};
 
-use crate::step;
 use crate::workspace::Workspace;
+use crate::{libtest, step};
 
 /// Tests of one program.
 struct Part {
@@ -90,22 +89,17 @@ pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
     report::write(workspace, &lines)
 }
 
-/// Runs a command with its output shown; returns the lines of it that count something.
+/// Runs the tests of a part with their output shown; returns the lines of it that count something.
 fn counts(command: &mut Command) -> Result<Vec<String>> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cargo test")?;
-    let output = child.stdout.take().context("the output of cargo test")?;
     let mut lines = Vec::new();
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        println!("{line}");
+    for line in libtest::run(command)? {
         keep_count(&line, &mut lines);
     }
-    if !child.wait()?.success() {
-        bail!("`{}` failed", step::shown(command));
-    }
+    ensure!(
+        !lines.is_empty(),
+        "`{}` printed no count of what it tested",
+        step::shown(command)
+    );
     Ok(lines)
 }
 
@@ -146,5 +140,16 @@ mod tests {
                 "failing calls: 3 of 3, 0.1 s"
             ]
         );
+    }
+
+    #[test]
+    fn part_without_tests_or_without_a_count_fails() {
+        let counts = |script: &str| counts(Command::new("sh").args(["-c", script]));
+        let counted = "echo 'running 1 test'; echo 'failing calls: 3 of 3, 0.1 s'";
+        assert_eq!(counts(counted).unwrap(), ["failing calls: 3 of 3, 0.1 s"]);
+        let error = counts("echo 'running 0 tests'").unwrap_err().to_string();
+        assert!(error.contains("ran no test"), "{error}");
+        let error = counts("echo 'running 1 test'").unwrap_err().to_string();
+        assert!(error.contains("printed no count"), "{error}");
     }
 }

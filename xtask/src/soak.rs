@@ -11,13 +11,13 @@ mod report;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-use crate::step;
 use crate::workspace::Workspace;
+use crate::{libtest, step};
 use programs::{PROGRAMS, Program};
 use report::{Failure, Report, counts};
 
@@ -116,10 +116,12 @@ fn play(
     for (unit, count) in counts(&text) {
         *entry.counts.entry(unit).or_default() += count;
     }
-    if status.success() {
+    let problem = problem(status, &text);
+    let Some(problem) = problem else {
         fs::remove_file(&log).with_context(|| format!("{}", log.display()))?;
         return Ok(None);
-    }
+    };
+    eprintln!("{}: {problem}", program.name);
     Ok(Some(Failure {
         seed,
         command: program.repeat(seed),
@@ -127,7 +129,32 @@ fn play(
     }))
 }
 
+/// The reason why a round that ended in this way has failed, if it has.
+fn problem(status: ExitStatus, output: &str) -> Option<String> {
+    if !status.success() {
+        return Some(status.to_string());
+    }
+    let is_empty = !libtest::ran_tests(output.lines());
+    is_empty.then(|| "no test ran: nothing has this name any more".to_owned())
+}
+
 fn seed_of_the_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs() % SEED_END
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_without_a_test_has_failed() {
+        use std::os::unix::process::ExitStatusExt;
+        let ended = |code: i32| ExitStatus::from_raw(code << 8);
+        assert_eq!(problem(ended(0), "running 2 tests\nok\n"), None);
+        let none = problem(ended(0), "running 0 tests\n").unwrap();
+        assert!(none.contains("no test ran"), "{none}");
+        let failed = problem(ended(101), "running 2 tests\n").unwrap();
+        assert_eq!(failed, "exit status: 101");
+    }
 }

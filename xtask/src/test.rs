@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::setup::{self, Guest};
 use crate::workspace::Workspace;
-use crate::{claims, runner, step};
+use crate::{claims, libtest, runner, step};
 
 /// Options of cargo test that choose packages, so that `--workspace` stays away.
 const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
@@ -161,7 +161,7 @@ fn shuttle(workspace: &Workspace, runner: &Runner<'_>) -> Result<()> {
         step::heading(&format!("schedules of {package}"));
         let mut test = runner.cargo(workspace);
         test.args(["--features", "shuttle", "--lib", "--test", "shuttle"]);
-        step::run(test.args(["-p", package]))?;
+        libtest::run(test.args(["-p", package]))?;
     }
     Ok(())
 }
