@@ -131,6 +131,7 @@ impl Coverage<'_> {
     }
 
     fn measure(&self) -> Result<Value> {
+        let commit = provenance::commit(self.workspace)?;
         let package = format!("extant-{}", self.name);
         let mut test = self.command(&["--no-report", "--branch", "--locked", "-p", &package]);
         step::run(&mut self.command(&["clean", "--profraw-only"]))?;
@@ -149,7 +150,7 @@ impl Coverage<'_> {
         let text = step::output(&mut report(&["--json", "--summary-only"]))?;
         let summary: Value = serde_json::from_str(&text).context("llvm-cov printed no JSON")?;
         let mut entry = sums(&summary, &format!("/crates/{}/src/", self.name))?;
-        entry.insert("commit".into(), json!(provenance::commit(self.workspace)?));
+        entry.insert("commit".into(), json!(commit));
         entry.insert("date".into(), json!(provenance::today()));
         Ok(Value::Object(entry))
     }

@@ -4,16 +4,18 @@
 //! target directory, the lists of tests that the built programs print, and the versions of the
 //! oracles on this machine. They are kept in `docs/results/evidence`, from which
 //! `docs/how-it-is-tested.md` is made. A part without a new report keeps its earlier results. A
-//! test compares the page with the results.
+//! test compares the page with the results. A result that cannot be repeated is
+//! refused: of sources with changes, or of a commit that HEAD does not come from.
 
 mod oracles;
 mod page;
 mod tests_list;
 
-use std::fs;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::{fs, iter};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::provenance;
@@ -46,23 +48,73 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     reports.chain(COLLECTED.iter().map(|(name, _)| *name))
 }
 
-/// Collects the named parts, or all, and makes the page.
-pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
-    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|wanted| wanted == name);
+/// Which results are kept.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Empty for all.
+    pub parts: Vec<String>,
+    /// Also a soak in which rounds failed.
+    pub allow_failures: bool,
+}
+
+/// Collects the named parts, or all, and makes the page; nothing is changed after a refusal.
+pub fn run(workspace: &Workspace, plan: &Plan) -> Result<()> {
+    let is_wanted =
+        |name: &str| plan.parts.is_empty() || plan.parts.iter().any(|wanted| wanted == name);
     let target = workspace.target_dir()?;
+    let mut results = Vec::new();
     for (name, report) in REPORTS.iter().filter(|(name, _)| is_wanted(name)) {
         let from = target.join(report);
         if from.exists() {
-            keep(workspace, name, &read(&from)?)?;
+            let result = read(&from)?;
+            check(workspace.root(), &result, plan.allow_failures)
+                .with_context(|| format!("{name}: {} is not kept", from.display()))?;
+            results.push((name, result));
         } else {
             eprintln!("{name}: no report at {}", from.display());
         }
     }
+    // Before a file is changed, which would change their commit.
     for (name, collect) in COLLECTED.iter().filter(|(name, _)| is_wanted(name)) {
         step::heading(&format!("evidence: {name}"));
-        keep(workspace, name, &collect(workspace)?)?;
+        let result = collect(workspace)?;
+        check(workspace.root(), &result, plan.allow_failures)
+            .with_context(|| format!("{name} is not kept"))?;
+        results.push((name, result));
+    }
+    for (name, result) in &results {
+        keep(workspace, name, result)?;
     }
     render(workspace)
+}
+
+/// Refuses a result that cannot be repeated, and one with failures unless they are allowed.
+fn check(root: &Path, result: &Value, allow_failures: bool) -> Result<()> {
+    for commit in commits(result) {
+        provenance::check(root, commit)?;
+    }
+    let mut rows = result["rows"].as_array().into_iter().flatten();
+    ensure!(
+        rows.all(|row| row["commit"].is_string()),
+        "a row has no commit: run it again"
+    );
+    let failures = result["failures"].as_u64().unwrap_or(0);
+    ensure!(
+        failures == 0 || allow_failures,
+        "{failures} rounds failed: --allow-failures keeps them"
+    );
+    Ok(())
+}
+
+/// The commits of a result and of its parts.
+fn commits(result: &Value) -> BTreeSet<&str> {
+    let own = result["commit"].as_str();
+    let parts: Box<dyn Iterator<Item = &Value>> = match result {
+        Value::Array(parts) => Box::new(parts.iter()),
+        Value::Object(parts) => Box::new(parts.values()),
+        _ => Box::new(iter::empty()),
+    };
+    own.into_iter().chain(parts.flat_map(commits)).collect()
 }
 
 /// Makes the page from the kept results.
@@ -97,13 +149,6 @@ fn results(workspace: &Workspace) -> Result<Value> {
     Ok(all)
 }
 
-/// The object of a part, with commit and date.
-fn stamped(workspace: &Workspace, mut result: Value) -> Result<Value> {
-    result["commit"] = json!(provenance::commit(workspace)?);
-    result["date"] = json!(provenance::today());
-    Ok(result)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +162,28 @@ mod tests {
             page == rendered,
             "cargo xtask evidence --render makes it again"
         );
+    }
+
+    #[test]
+    fn result_of_changed_sources_or_with_failures_is_refused() {
+        let workspace = Workspace::find().unwrap();
+        let refused = |result: Value, allow_failures| {
+            let checked = check(workspace.root(), &result, allow_failures);
+            checked.err().map(|error| error.to_string())
+        };
+        let row = json!({ "rows": [{ "commit": "HEAD" }, { "commit": "5ae459fc80-dirty" }] });
+        let error = refused(row, true).unwrap();
+        assert!(error.contains("5ae459fc80-dirty"), "{error}");
+        let crates = json!({ "ext4": { "commit": "5ae459fc80-dirty" } });
+        assert!(refused(crates, true).is_some());
+        let old = json!({ "commit": "HEAD", "rows": [{ "name": "qcow2" }] });
+        assert!(refused(old, true).unwrap().contains("a row has no commit"));
+
+        let soak = json!({ "commit": "HEAD", "failures": 2 });
+        let error = refused(soak.clone(), false).unwrap();
+        assert!(error.contains("2 rounds failed: --allow-failures"));
+        assert_eq!(refused(soak, true), None);
+        let sound = json!({ "commit": "HEAD", "failures": 0, "programs": [{ "failures": [] }] });
+        assert_eq!(refused(sound, false), None);
     }
 }

@@ -69,6 +69,7 @@ struct Fuzzer {
 
 /// Builds the targets, runs them and reports.
 pub fn run(workspace: &Workspace, plan: &Plan) -> Result<()> {
+    let commit = provenance::commit(workspace)?;
     step::heading("fuzz: build");
     let directory = workspace.target_dir()?.join("fuzz");
     let fuzzer = Fuzzer {
@@ -95,7 +96,7 @@ pub fn run(workspace: &Workspace, plan: &Plan) -> Result<()> {
         .map(|(name, counts)| counts.json(name))
         .collect();
     let report = json!({
-        "commit": provenance::commit(workspace)?,
+        "commit": commit,
         "date": provenance::today(),
         "seconds_each": each.as_secs(),
         "targets": rows,

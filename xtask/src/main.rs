@@ -236,6 +236,9 @@ struct EvidenceArgs {
     /// Only make the page again, from the kept results
     #[arg(long, conflicts_with = "parts")]
     render: bool,
+    /// Keep the results of a soak also where rounds failed
+    #[arg(long, conflicts_with = "render")]
+    allow_failures: bool,
     /// Only these parts
     #[arg(value_parser = PossibleValuesParser::new(evidence::names()))]
     parts: Vec<String>,
@@ -317,7 +320,13 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         }
         Command::Coverage(args) => coverage::run(&workspace, &args.crates),
         Command::Evidence(args) if args.render => evidence::render(&workspace),
-        Command::Evidence(args) => evidence::run(&workspace, &args.parts),
+        Command::Evidence(args) => {
+            let plan = evidence::Plan {
+                parts: args.parts,
+                allow_failures: args.allow_failures,
+            };
+            evidence::run(&workspace, &plan)
+        }
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist(args) => {
             let options = delivery::Options {

@@ -70,6 +70,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Runs the named parts, or all, and prints what they have tested.
 pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
+    // Before hours in which the sources may change.
+    let stamp = report::Stamp::now(workspace)?;
     let mut lines = Vec::new();
     let is_wanted = |part: &&Part| only.is_empty() || only.iter().any(|name| name == part.name);
     for part in PARTS.iter().filter(is_wanted) {
@@ -86,7 +88,7 @@ pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
     for line in &lines {
         println!("{line}");
     }
-    report::write(workspace, &lines)
+    report::write(workspace, &stamp, &lines)
 }
 
 /// Runs the tests of a part with their output shown; returns the lines of it that count something.

@@ -118,7 +118,7 @@ fn proof(page: &mut String, proof: &Value) {
         "`cargo xtask proof`: [every short sequence](testing.md#every-short-sequence) is cut at every device write; \
          each system call of a command fails once with each error.",
     );
-    page.push_str("| | sequences | possible | cuts | equal cuts | by e2fsck or qemu-img | minutes |\n|---|---|---|---|---|---|---|\n");
+    page.push_str("| | sequences | possible | cuts | equal cuts | by e2fsck or qemu-img | minutes | commit |\n|---|---|---|---|---|---|---|---|\n");
     let rows = list(&proof["rows"]);
     for row in rows.iter().filter(|row| row["calls"].is_null()) {
         let of = |field| grouped(number(row, field));
@@ -126,14 +126,16 @@ fn proof(page: &mut String, proof: &Value) {
         line(
             page,
             format_args!(
-                "| {} | {} | {} | {} | {} | {} | {:.1} |",
+                "| {} | {} | {} | {} | {} | {} | {:.1} | {}, {} |",
                 text(row, "name"),
                 of("sequences"),
                 of("possible"),
                 of("cuts"),
                 of("equal"),
                 of("by_oracle"),
-                seconds / 60.0
+                seconds / 60.0,
+                text(row, "commit"),
+                text(row, "date")
             ),
         );
     }
@@ -142,10 +144,12 @@ fn proof(page: &mut String, proof: &Value) {
         line(
             page,
             format_args!(
-                "\nFailing calls: {} of {}, in {:.1} minutes.",
+                "\nFailing calls: {} of {}, in {:.1} minutes ({}, {}).",
                 grouped(number(row, "calls")),
                 grouped(number(row, "of")),
-                seconds / 60.0
+                seconds / 60.0,
+                text(row, "commit"),
+                text(row, "date")
             ),
         );
     }
@@ -251,14 +255,15 @@ fn oracles(page: &mut String, oracles: &Value) {
     }
 }
 
-/// A heading, with commit and date of the results.
+/// A heading, with commit and date of the results, unless each row has them.
 fn heading(page: &mut String, name: &str, result: &Value, about: &str) {
     let stamp = [text(result, "date"), text(result, "commit")];
     let stamp: Vec<_> = stamp.into_iter().filter(|part| !part.is_empty()).collect();
-    line(
-        page,
-        format_args!("\n## {name}\n\n{about} ({})\n", stamp.join(", ")),
-    );
+    let stamp = match stamp.as_slice() {
+        [] => String::new(),
+        parts => format!(" ({})", parts.join(", ")),
+    };
+    line(page, format_args!("\n## {name}\n\n{about}{stamp}\n"));
 }
 
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
@@ -321,9 +326,9 @@ mod tests {
     fn summary_adds_complete_sequences_and_all_cuts() {
         let results = json!({
             "proof": { "rows": [
-                { "name": "ext4, one operation", "sequences": 300, "cuts": 5000 },
+                { "name": "ext4, one operation", "sequences": 300, "cuts": 5000, "seconds": 60.0, "commit": "abc", "date": "2026-11-26" },
                 { "name": "ext4, three operations, sampled", "sequences": 20000, "cuts": 70 },
-                { "name": "failing calls", "calls": 7600, "of": 7600, "seconds": 150.0 },
+                { "name": "failing calls", "calls": 7600, "of": 7600, "seconds": 150.0, "commit": "def", "date": "2026-11-27" },
             ] },
             "soak": { "seconds": 7200, "failures": 0, "programs": [{ "program": "power", "cuts": 7, "kills": 2 }] },
         });
@@ -333,7 +338,9 @@ mod tests {
             "| power cuts, in these and in the soak | 5,077 |",
             "| failing system calls | 7,600 |",
             "| hours of soak | 2.0, 0 rounds failed |",
-            "Failing calls: 7,600 of 7,600, in 2.5 minutes.",
+            "once with each error.\n",
+            "| ext4, one operation | 300 | 0 | 5,000 | 0 | 0 | 1.0 | abc, 2026-11-26 |",
+            "Failing calls: 7,600 of 7,600, in 2.5 minutes (def, 2026-11-27).",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }

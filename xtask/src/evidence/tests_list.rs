@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::stamped;
+use crate::provenance;
 use crate::step;
 use crate::workspace::Workspace;
 
@@ -73,6 +73,9 @@ struct Level {
 
 /// Builds all test programs and counts their tests.
 pub fn collect(workspace: &Workspace) -> Result<Value> {
+    let commit = provenance::commit(workspace)?;
+    // Before the long build.
+    provenance::check(workspace.root(), &commit)?;
     let args = ["test", "--workspace", "--no-run", "--message-format=json"];
     let messages = step::output(&mut workspace.cargo(&args))?;
     let mut levels: BTreeMap<&str, Level> = BTreeMap::new();
@@ -96,7 +99,7 @@ pub fn collect(workspace: &Workspace) -> Result<Value> {
         .iter()
         .map(|(name, level)| json!({ "level": name, "programs": level.programs, "tests": level.tests }))
         .collect();
-    stamped(workspace, json!({ "levels": rows }))
+    Ok(json!({ "levels": rows, "commit": commit, "date": provenance::today() }))
 }
 
 /// From `path+file:///…/crates/ext4#extant-ext4@0.1.0`, or `…/xtask#0.1.0`.

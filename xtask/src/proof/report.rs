@@ -1,4 +1,4 @@
-//! `target/proof/report.json`: the counts of the last run of each part.
+//! `target/proof/report.json`: the counts of the last run of each part, with its commit and date.
 
 use std::fs;
 
@@ -8,24 +8,40 @@ use serde_json::{Value, json};
 use crate::provenance;
 use crate::workspace::Workspace;
 
+/// Where the results of a run come from.
+pub struct Stamp {
+    commit: String,
+    date: String,
+}
+
+impl Stamp {
+    /// That of a run that begins now.
+    pub fn now(workspace: &Workspace) -> Result<Self> {
+        Ok(Self {
+            commit: provenance::commit(workspace)?,
+            date: provenance::today(),
+        })
+    }
+}
+
 /// Adds the lines of a run; rows of earlier runs stay where no line replaces them.
-pub fn write(workspace: &Workspace, lines: &[String]) -> Result<()> {
+pub fn write(workspace: &Workspace, stamp: &Stamp, lines: &[String]) -> Result<()> {
     let directory = workspace.target_dir()?.join("proof");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let path = directory.join("report.json");
     let earlier = fs::read_to_string(&path).unwrap_or_default();
     let earlier: Value = serde_json::from_str(&earlier).unwrap_or_default();
-    let report = json!({
-        "commit": provenance::commit(workspace)?,
-        "date": provenance::today(),
-        "rows": merged(&earlier["rows"], lines),
-    });
+    let report = json!({ "rows": merged(&earlier["rows"], stamp, lines) });
     fs::write(&path, format!("{report:#}\n")).with_context(|| path.display().to_string())
 }
 
-fn merged(earlier: &Value, lines: &[String]) -> Vec<Value> {
+fn merged(earlier: &Value, stamp: &Stamp, lines: &[String]) -> Vec<Value> {
     let mut rows = earlier.as_array().cloned().unwrap_or_default();
-    for row in lines.iter().filter_map(|line| row(line)) {
+    // Where a row without a commit comes from is not known.
+    rows.retain(|row| row["commit"].is_string());
+    for mut row in lines.iter().filter_map(|line| row(line)) {
+        row["commit"] = json!(stamp.commit);
+        row["date"] = json!(stamp.date);
         match rows.iter_mut().find(|other| other["name"] == row["name"]) {
             Some(other) => *other = row,
             None => rows.push(row),
@@ -85,11 +101,34 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_earlier_runs_stay_unless_replaced() {
-        let earlier = json!([{ "name": "failing calls", "calls": 1 }, { "name": "qcow2" }]);
+    fn rows_of_earlier_runs_stay_with_their_commit_unless_replaced() {
+        let earlier = json!([
+            { "name": "failing calls", "calls": 1, "commit": "old", "date": "2026-11-25" },
+            { "name": "qcow2", "commit": "old", "date": "2026-11-25" },
+            { "name": "without a commit" },
+        ]);
         let lines = ["failing calls: 2 of 2, 1.0 s".to_owned(), LINE.to_owned()];
-        let rows = merged(&earlier, &lines);
-        assert_eq!(rows.len(), 3);
-        assert_eq!(rows[0]["calls"], 2);
+        let stamp = Stamp {
+            commit: "new".into(),
+            date: "2026-11-26".into(),
+        };
+        let rows = merged(&earlier, &stamp, &lines);
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| (row["name"].as_str().unwrap(), row["commit"].as_str()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("failing calls", Some("new")),
+                ("qcow2", Some("old")),
+                ("ext4, full, one operation", Some("new"))
+            ]
+        );
+        assert_eq!(
+            (&rows[0]["calls"], &rows[0]["date"]),
+            (&json!(2), &json!("2026-11-26"))
+        );
+        assert_eq!(rows[1], earlier[1]);
     }
 }
