@@ -88,6 +88,29 @@ fn installed_files_are_complete_and_uninstall_removes_nothing_else() {
         let text = fs::read_to_string(units.join(unit)).unwrap();
         assert!(text.contains("\nExecStart=/usr/bin/extant "), "{text}");
     }
+    for (unit, lines) in [
+        // Killed with its job, lvm would leave volumes suspended.
+        (
+            "extant-job@.service",
+            &[
+                "KillSignal=SIGKILL",
+                "KillMode=process",
+                "SuccessExitStatus=SIGKILL",
+            ][..],
+        ),
+        (
+            "extant-serve@.service",
+            &["Restart=on-failure", "RestartSec=5"][..],
+        ),
+    ] {
+        let text = fs::read_to_string(units.join(unit)).unwrap();
+        let has = |line: &str| text.lines().any(|other| other == line);
+        for line in lines {
+            assert!(has(line), "{unit} has no {line}");
+        }
+        let after = text.lines().find(|line| line.starts_with("After="));
+        assert!(after.unwrap().contains(" remote-fs.target"), "{unit}");
+    }
     verify_units(&stage, &units);
 
     // A second one replaces the first.
