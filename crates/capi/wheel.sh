@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the wheel with the shared library $1 in it, into the directory $2; without network, by Debian's setuptools.
+# Builds the wheel with the shared library $1 in it, into the directory $2; without network, by Debian's setuptools. The file $3
+# has the licences of the crates in the library, which a wheel for others contains.
 set -e
 library=$(realpath "$1")
 mkdir -p "$2"
@@ -7,6 +8,8 @@ out=$(realpath "$2")
 here=$(realpath "${0%/*}")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
+# setuptools takes all files whose names begin with LICENSE.
+[ -z "$3" ] || cp "$3" "$place/LICENSES-THIRD-PARTY"
 cp "$here/python/setup.py" "$here/python/pyproject.toml" "$here/python/README.md" "$here"/../../LICENSE-* "$place"
 mkdir "$place/extant"
 cp "$here"/python/extant/*.py "$here/python/extant/py.typed" "$place/extant"

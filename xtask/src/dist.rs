@@ -138,16 +138,10 @@ pub fn write_program(workspace: &Workspace, program: &Path, dist: &Path) -> Resu
         symlink("../extant", &link).with_context(|| format!("{}: cannot link", link.display()))?;
     }
 
-    let root = workspace.root();
-    for (from, name) in [
-        (program.to_owned(), "extant"),
-        (root.join("LICENSE-MIT"), "LICENSE-MIT"),
-        (root.join("LICENSE-APACHE"), "LICENSE-APACHE"),
-    ] {
-        fs::copy(&from, dist.join(name))
-            .with_context(|| format!("{}: cannot copy", from.display()))?;
-    }
-    notices::write(workspace, &dist.join(notices::FILE))
+    fs::copy(program, dist.join("extant"))
+        .with_context(|| format!("{}: cannot copy", program.display()))?;
+    notices::write_all(workspace, dist)?;
+    Ok(())
 }
 
 /// Builds the libraries: the shared one, with soname and versions of symbols, of the static one;

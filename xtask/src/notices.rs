@@ -33,6 +33,20 @@ Extant is built from the crates below, and from Rust's standard library (MIT OR 
 Rust Project's contributors). The static program also contains musl (MIT, Rich Felker and others).
 ";
 
+/// The texts of our own licences, in the root of the workspace.
+pub const OWN: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Writes the licences of the products and of all crates in them into `directory`; their names.
+pub fn write_all(workspace: &Workspace, directory: &Path) -> Result<[&'static str; 3]> {
+    for name in OWN {
+        let from = workspace.root().join(name);
+        fs::copy(&from, directory.join(name))
+            .with_context(|| format!("{}: cannot copy", from.display()))?;
+    }
+    write(workspace, &directory.join(FILE))?;
+    Ok([OWN[0], OWN[1], FILE])
+}
+
 /// Writes the licences of all crates in the products.
 pub fn write(workspace: &Workspace, to: &Path) -> Result<()> {
     let mut cargo = workspace.cargo(&["metadata", "--quiet", "--locked", "--format-version", "1"]);

@@ -73,10 +73,8 @@ fn fill(workspace: &Workspace, program: &Path, content: &Path) -> Result<()> {
     let entry = content.join(&ENTRY_POINT[1..]);
     fs::copy(program, &entry).with_context(|| format!("{}: cannot copy", program.display()))?;
     fs::set_permissions(&entry, Permissions::from_mode(0o755))?;
-    for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        fs::copy(workspace.root().join(name), licences.join(name))?;
-    }
-    notices::write(workspace, &licences.join(notices::FILE))
+    notices::write_all(workspace, &licences)?;
+    Ok(())
 }
 
 /// tar of a directory, the same for the same files.

@@ -1,11 +1,11 @@
 //! `cargo xtask release`: one directory with everything of a version, its checksums and their
 //! signature.
 //!
-//! `target/dist-release` then holds the static program with its bill of materials, the packages,
-//! the image, the wheel where one was made, the version's section of the changelog, `SHA256SUMS` of
-//! all of them, and `SHA256SUMS.sig`, which `ssh-keygen -Y verify` checks. A dry run takes the
-//! section "Unreleased" where the version has none yet, and needs no key. Otherwise the tree must
-//! be clean, and the commit gets the tag `vVERSION`. Nothing is sent anywhere.
+//! `target/dist-release` then holds the static program with its bill of materials, the licences,
+//! the packages, the image, the wheel where one was made, the version's section of the changelog,
+//! `SHA256SUMS` of all of them, and `SHA256SUMS.sig`, which `ssh-keygen -Y verify` checks. A dry
+//! run takes the section "Unreleased" where the version has none yet, and needs no key. Otherwise
+//! the tree must be clean, and the commit gets the tag `vVERSION`. Nothing is sent anywhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,20 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::delivery::{self, Options};
 use crate::dist::Build;
 use crate::workspace::Workspace;
-use crate::{setup, static_program, step};
+use crate::{notices, setup, static_program, step};
 
 /// Directories below target, and ends of the names of what is taken from them.
 const SOURCES: [(&str, &[&str]); 4] = [
-    ("dist-static", &["linux", ".cdx.json"]),
+    (
+        "dist-static",
+        &[
+            "linux",
+            ".cdx.json",
+            notices::OWN[0],
+            notices::OWN[1],
+            notices::FILE,
+        ],
+    ),
     ("dist-packages", &[".deb", ".rpm"]),
     ("dist-image", &[".oci.tar"]),
     ("dist-wheel", &[".whl"]),
@@ -182,6 +191,9 @@ mod tests {
         let target = place.path();
         for (source, name) in [
             ("dist-static", "extant-1-x86_64-linux"),
+            ("dist-static", "LICENSE-APACHE"),
+            ("dist-static", "LICENSE-MIT"),
+            ("dist-static", "LICENSES-THIRD-PARTY"),
             ("dist-static", "SHA256SUMS"),
             ("dist-packages", "extant_1_amd64.deb"),
             ("dist-image", "extant-1.oci.tar"),
@@ -193,6 +205,9 @@ mod tests {
         let names = collect(target, &release, "news").unwrap();
         let expected = [
             "CHANGES.md",
+            "LICENSE-APACHE",
+            "LICENSE-MIT",
+            "LICENSES-THIRD-PARTY",
             "extant-1-x86_64-linux",
             "extant-1.oci.tar",
             "extant_1_amd64.deb",

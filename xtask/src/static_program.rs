@@ -1,7 +1,7 @@
 //! The static program: one file that runs on every Linux of its processor, without installation.
 //!
-//! `target/dist-static` then holds the program, its bill of materials and `SHA256SUMS`. musl is
-//! its C library; what it needs to build is installed.
+//! `target/dist-static` then holds the program, its bill of materials, the licences of all that is
+//! in it, and `SHA256SUMS`. musl is its C library; what it needs to build is installed.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{reproducible, sbom, setup, step};
+use crate::{notices, reproducible, sbom, setup, step};
 
 /// Of the program, which has 11.6 MB.
 const BYTES_MAX: u64 = 12_000_000;
@@ -60,11 +60,17 @@ pub fn write(workspace: &Workspace) -> Result<()> {
     fs::create_dir_all(&directory)
         .with_context(|| format!("{}: cannot create", directory.display()))?;
     let name = format!("extant-{}-{ARCH}-linux", env!("CARGO_PKG_VERSION"));
-    fs::copy(&program, directory.join(&name))
-        .with_context(|| format!("{}: cannot copy", program.display()))?;
     let materials = format!("{name}.cdx.json");
     sbom::write(workspace, &target(), &directory.join(&materials))?;
-    write_sums(&directory, &[&name, &materials])
+    finish(workspace, &program, &directory, &[&name, &materials])
+}
+
+/// Adds the program, the first of `names`, and the licences; and the checksums of all.
+fn finish(workspace: &Workspace, program: &Path, directory: &Path, names: &[&str]) -> Result<()> {
+    fs::copy(program, directory.join(names[0]))
+        .with_context(|| format!("{}: cannot copy", program.display()))?;
+    let licences = notices::write_all(workspace, directory)?;
+    write_sums(directory, &[names, &licences].concat())
 }
 
 /// Writes `SHA256SUMS` of files in a directory, as sha256sum --check reads it.
@@ -91,4 +97,33 @@ fn check(workspace: &Workspace, program: &Path) -> Result<()> {
         program.display()
     );
     step::run(Command::new(program).arg("--version").stdout(Stdio::null()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licences_are_beside_the_program_and_in_the_checksums() {
+        let workspace = Workspace::find().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("extant.cdx.json"), "{}").unwrap();
+        let program = std::env::current_exe().unwrap();
+        let names = ["extant", "extant.cdx.json"];
+        finish(&workspace, &program, place.path(), &names).unwrap();
+        let sums = fs::read_to_string(place.path().join("SHA256SUMS")).unwrap();
+        let summed: Vec<_> = sums.lines().map(|line| &line[66..]).collect();
+        assert_eq!(
+            summed,
+            [
+                "extant",
+                "extant.cdx.json",
+                "LICENSE-MIT",
+                "LICENSE-APACHE",
+                "LICENSES-THIRD-PARTY"
+            ]
+        );
+        let others = fs::read_to_string(place.path().join(notices::FILE)).unwrap();
+        assert!(others.contains("\nrustix "), "{others}");
+    }
 }

@@ -120,6 +120,15 @@ fn packages_divide_all_files_and_lintian_finds_no_error() {
     let rpms = packages("rpm", &["rpm", "-qp", "--queryformat", "%{NAME}"]);
     let names: Vec<_> = rpms.keys().map(String::as_str).collect();
     assert_eq!(names, ["extant", "libextant-devel", "libextant0"]);
+    for (name, package) in &rpms {
+        let licences = output("rpm", &["-qp", "--licensefiles"], package);
+        for file in ["LICENSE-MIT", "LICENSE-APACHE", "LICENSES-THIRD-PARTY"] {
+            assert!(
+                licences.contains(&format!("/{file}\n")),
+                "{name}: {licences}"
+            );
+        }
+    }
     let requires = output("rpm", &["-qp", "--requires"], &rpms["extant"]);
     assert!(requires.contains("libc.so.6(GLIBC_2.34)"), "{requires}");
     let provides = output("rpm", &["-qp", "--provides"], &rpms["libextant0"]);
