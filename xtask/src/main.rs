@@ -143,7 +143,7 @@ struct TestArgs {
 
 #[derive(Args)]
 struct TidyArgs {
-    /// First write the parts generated from tables: the layer diagram of docs/design.md
+    /// First write what is generated: the diagram of docs/design.md, the symbols of libextant0
     #[arg(long)]
     write: bool,
 }

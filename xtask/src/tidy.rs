@@ -12,6 +12,7 @@ mod links;
 mod machine;
 mod modules;
 mod sources;
+mod symbols;
 mod tree;
 
 use std::fmt;
@@ -49,9 +50,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Writes the parts generated from tables: the layer diagram.
+/// Writes what is generated: the layer diagram, and the symbols of Debian's package of libextant.
 pub fn write(workspace: &Workspace) -> Result<()> {
-    diagram::write(workspace)
+    diagram::write(workspace)?;
+    symbols::write(workspace)
 }
 
 /// Checks the format, the layers, the files and the documents; shows all there is to mend.
@@ -73,6 +75,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         links::check,
         modules::check,
         diagram::check,
+        symbols::check,
         language::check,
     ] {
         findings.extend(rule(&tree));
