@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """Ansible module: the definition of a pool of volumes."""
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.extant import ARGUMENTS, run
 
@@ -54,7 +56,7 @@ def main():
     defined = {pool["name"]: pool for pool in run(module, "pool", "list")["pools"]}
     current = defined.get(name)
     is_wanted = module.params["state"] == "present"
-    if is_wanted and current is not None and current["path"] != path:
+    if is_wanted and current is not None and os.path.abspath(current["path"]) != os.path.abspath(path):
         module.fail_json(msg=f"the pool {name} is defined already, at {current['path']}")
     changed = is_wanted != (current is not None)
     if changed and not module.check_mode:

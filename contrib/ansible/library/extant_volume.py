@@ -25,7 +25,9 @@ options:
     choices: [present, absent]
     default: present
   capacity:
-    description: Its logical size, in bytes or as C(20GiB). Required for C(present).
+    description:
+      - Its logical size, in bytes or as C(20GiB). Required for C(present).
+      - Extant rounds it up where necessary, to sectors of a qcow2 image, to MiB on a disk, to extents of LVM.
     type: str
   preallocation:
     description: How its space is made; the default is that of the pool.
@@ -55,6 +57,26 @@ volume:
 """
 
 
+# Bytes.
+SECTOR = 512
+ALIGNMENT_ON_DISK = 1 << 20
+
+
+def rounding_bytes(module, volume):
+    """What the capacity of `volume` is a multiple of."""
+    if volume["format"] == "qcow2":
+        return SECTOR
+    pool = run(module, "pool", "info", module.params["pool"])
+    if pool["kind"] == "disk":
+        return ALIGNMENT_ON_DISK
+    if pool["kind"] == "lvm":
+        vgs = [module.get_bin_path("lvm", required=True), "vgs"]
+        vgs += ["--noheadings", "--nosuffix", "--units", "b", "-o", "vg_extent_size", pool["path"]]
+        _, out, _ = module.run_command(vgs, check_rc=True)
+        return int(out)
+    return 1
+
+
 def steps(module, current):
     """The commands that lead from the volume `current`, empty if there is none, to the wanted one."""
     parameters = module.params
@@ -71,7 +93,8 @@ def steps(module, current):
         return [("vol", "create", *place, str(capacity), *form, *space, *pace)]
     if parameters["format"] not in (None, current["format"]):
         module.fail_json(msg=f"the volume has the format {current['format']}")
-    if capacity < current["capacity_bytes"]:
+    too_large = current["capacity_bytes"] - capacity
+    if too_large > 0 and too_large >= rounding_bytes(module, current):
         module.fail_json(msg=f"the volume has {current['capacity_bytes']} bytes, and never shrinks")
     wanted = []
     if capacity > current["capacity_bytes"]:
