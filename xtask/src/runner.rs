@@ -95,7 +95,7 @@ pub fn run(program: &Path, args: &[String]) -> Result<ExitCode> {
     );
     let mut again = Command::new(program);
     again
-        .args(["--exact", "--test-threads=1"])
+        .args(["--exact", "--test-threads=1", "--include-ignored"])
         .args(failed_tests);
     let second = supervise(&mut again, limit)?;
     if second.code == Some(0) && second.said.running == Some(failed_tests.len()) {

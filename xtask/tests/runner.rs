@@ -79,7 +79,10 @@ fn run_twice(first: &str, second: &str) -> (Output, String) {
 fn failed_test_is_run_again_alone_and_reported() {
     let (passes, retried) = run_twice(FAILS, "echo 'running 1 test'; exit 0");
     assert_eq!(passes.status.code(), Some(0));
-    assert!(String::from_utf8_lossy(&passes.stdout).contains("--exact --test-threads=1 a::b"));
+    assert!(
+        String::from_utf8_lossy(&passes.stdout)
+            .contains("--exact --test-threads=1 --include-ignored a::b")
+    );
     assert!(String::from_utf8_lossy(&passes.stderr).contains("a::b failed and run again"));
     assert_eq!(retried, "a::b of program of extant-tested\n");
 

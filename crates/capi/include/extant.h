@@ -2008,37 +2008,37 @@ extant_status extant_write_zeroes_fd(int fd,
 
 /* Each sets the defaults in options as this header has them. */
 
-static inline void extant_create_options_init(extant_create_options *options)
+static __inline__ void extant_create_options_init(extant_create_options *options)
 {
   extant_create_options_init_sized(options, sizeof *options);
 }
 
-static inline void extant_materialize_options_init(extant_materialize_options *options)
+static __inline__ void extant_materialize_options_init(extant_materialize_options *options)
 {
   extant_materialize_options_init_sized(options, sizeof *options);
 }
 
-static inline void extant_image_options_init(extant_image_options *options)
+static __inline__ void extant_image_options_init(extant_image_options *options)
 {
   extant_image_options_init_sized(options, sizeof *options);
 }
 
-static inline void extant_image_source_init(extant_image_source *source)
+static __inline__ void extant_image_source_init(extant_image_source *source)
 {
   extant_image_source_init_sized(source, sizeof *source);
 }
 
-static inline void extant_image_materialize_options_init(extant_image_materialize_options *options)
+static __inline__ void extant_image_materialize_options_init(extant_image_materialize_options *options)
 {
   extant_image_materialize_options_init_sized(options, sizeof *options);
 }
 
-static inline void extant_pool_options_init(extant_pool_options *options)
+static __inline__ void extant_pool_options_init(extant_pool_options *options)
 {
   extant_pool_options_init_sized(options, sizeof *options);
 }
 
-static inline void extant_volume_options_init(extant_volume_options *options)
+static __inline__ void extant_volume_options_init(extant_volume_options *options)
 {
   extant_volume_options_init_sized(options, sizeof *options);
 }

@@ -50,7 +50,7 @@ pub struct AssignArgs {
 struct Assigned {
     #[serde(flatten)]
     location: FileLocation,
-    allocated_bytes: u64,
+    assigned_bytes: u64,
     #[serde(flatten)]
     report: AssignReport,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &AssignArgs, cancel: &CancelToken) -> ExitCode {
         Ok(if args.output.json {
             display.json_text(&Assigned {
                 location: FileLocation::new(&args.file, None),
-                allocated_bytes: report.range.len(),
+                assigned_bytes: report.allocated_bytes,
                 report,
             })
         } else {

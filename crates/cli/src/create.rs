@@ -211,7 +211,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         preallocation: image.preallocation,
         preallocated_bytes: preallocated_bytes(image),
         qcow2,
-        written_bytes: report.written_bytes + report.resumed_bytes,
+        written_bytes: report.written_bytes,
         zeroed_bytes: report.written_bytes,
         resumed_bytes: report.resumed_bytes,
         plan: report.plan,
@@ -262,9 +262,9 @@ pub struct Made {
     pub preallocated_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qcow2: Option<Qcow2Info>,
-    /// Of the file, now.
-    pub written_bytes: u64,
     /// By this command.
+    pub written_bytes: u64,
+    /// The same, under the name that all results of work have.
     pub zeroed_bytes: u64,
     pub resumed_bytes: u64,
     pub plan: Option<Plan>,

@@ -150,7 +150,7 @@ pub struct MaterializeOutput {
 impl MaterializeOutput {
     pub fn new(facts: Facts, report: MaterializeReport) -> Self {
         Self {
-            written_bytes: report.already_written_bytes + report.zeroed_bytes,
+            written_bytes: report.zeroed_bytes,
             facts,
             report,
         }

@@ -47,7 +47,6 @@ pub struct AssignReport {
     /// The bytes of the file that have their space in every layer.
     pub range: ByteRange,
     /// Bytes of the file that were holes.
-    #[serde(rename = "assigned_bytes")]
     pub allocated_bytes: u64,
     /// The space of the range in the layers below, from the top down.
     pub layers: Vec<LayerStates>,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import queue
+import sys
 import threading
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
@@ -141,19 +142,23 @@ def _interruptibly(
     the way into a callback is lost. So the main thread waits for a helper that makes the call. An exception, Ctrl-C as well,
     stops the call and waits for its end.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # Before Python 3.12 a thread that is started while the interpreter ends never runs.
+    if sys.is_finalizing() or threading.current_thread() is not threading.main_thread():
         work(tell)
         return
     told: "queue.SimpleQueue[Optional[Progress]]" = queue.SimpleQueue()
     answers: "queue.SimpleQueue[Optional[bool]]" = queue.SimpleQueue()
     failed: list[BaseException] = []
-    has_left = threading.Event()
+    has_left, has_ended = threading.Event(), threading.Event()
 
     def ask(progress: Progress) -> Optional[bool]:
-        if has_left.is_set():
-            return True
         told.put(progress)
-        return answers.get()
+        while not has_left.is_set():
+            try:
+                return answers.get(timeout=0.1)
+            except queue.Empty:
+                continue
+        return True
 
     def help() -> None:
         try:
@@ -161,6 +166,7 @@ def _interruptibly(
         except BaseException as exception:
             failed.append(exception)
         told.put(None)
+        has_ended.set()
 
     helper = threading.Thread(target=help, name="extant-call")
     try:
@@ -179,11 +185,16 @@ def _interruptibly(
                 break
             answers.put(tell(progress))
     except BaseException:
-        has_left.set()
-        answers.put(True)
-        stop()
-        if helper.is_alive():
-            helper.join()
+        # Each of these happens, also where another signal arrives meanwhile.
+        try:
+            has_left.set()
+        finally:
+            try:
+                stop()
+            finally:
+                # One that is being started is listed and not alive yet.
+                if helper.is_alive() or helper in threading.enumerate():
+                    has_ended.wait()
         raise
     helper.join()
     if failed:

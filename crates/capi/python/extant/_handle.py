@@ -23,16 +23,19 @@ class Handle:
     @contextlib.contextmanager
     def use(self) -> Iterator[ctypes.c_void_p]:
         """The object, for one call."""
-        with self._lock:
-            if self._is_closed:
-                raise ValueError(f"the {self._what} is closed")
-            self._users += 1
+        is_counted = False
         try:
+            with self._lock:
+                if self._is_closed:
+                    raise ValueError(f"the {self._what} is closed")
+                self._users += 1
+                is_counted = True
             yield self._pointer
         finally:
-            with self._lock:
-                self._users -= 1
-                self._free_unused()
+            if is_counted:
+                with self._lock:
+                    self._users -= 1
+                    self._free_unused()
 
     def close(self) -> None:
         """Frees it now or after the calls at work."""

@@ -71,7 +71,7 @@ pub struct Done {
     already_written_bytes: u64,
     /// Those that are written now and were not.
     zeroed_bytes: u64,
-    /// All of them.
+    /// The same.
     written_bytes: u64,
     elapsed_seconds: f64,
 }
@@ -89,7 +89,7 @@ impl Done {
             facts: Facts::of(place, &target.layer(format)?)?,
             already_written_bytes: report.already_written_bytes,
             zeroed_bytes: report.virtual_bytes - report.already_written_bytes,
-            written_bytes: report.virtual_bytes,
+            written_bytes: report.virtual_bytes - report.already_written_bytes,
             elapsed_seconds: report.elapsed_seconds,
         })
     }

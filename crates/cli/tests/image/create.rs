@@ -220,7 +220,6 @@ fn killed_creation_of_a_full_image_resumes() {
     assert_eq!(answer.number("/resumed_bytes"), kept, "{answer}");
     let rest = answer.number("/zeroed_bytes");
     assert_eq!(rest, size - kept, "{answer}");
-    assert_eq!(answer.number("/written_bytes"), size, "{answer}");
     // With tables and metadata; all of it again would be far more.
     let on_device = device_bytes_written(&scratch) - before;
     assert!(on_device < rest + 3 * MIB, "{on_device} for {answer}");

@@ -120,7 +120,8 @@ impl Stand {
 
     /// `data` and `old` have content, and there is no other volume.
     fn reset(&self) {
-        for image in self.rbd(&["ls"]).lines() {
+        // A clone before its source.
+        for image in self.rbd(&["ls"]).lines().rev() {
             self.run(&["vol", "delete", image]).success();
         }
         for (volume, file) in [("data", self.source()), ("old", self.short())] {

@@ -58,7 +58,7 @@ create --json --in fs.img /b.qcow2 1MiB
 materialize --json --in fs.img /a
 map --json --in fs.img /a
 pool define --json --config-dir config p pool
-pool define --json --config-dir config gone pool
+pool define --json --config-dir config gone config
 pool list --json --config-dir config
 pool info --json ./pool
 pool refresh --json ./pool

@@ -191,10 +191,15 @@ pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize)
     let now = file.size()?;
     if before < after && before <= now && now <= after {
         let _locked = match lock_alone(&*file) {
-            // The job could not lock it either, and has changed nothing.
+            // The job could not lock it either.
             Err(error) if error.kind() == ErrorKind::InUse && now == before => return Ok(()),
             locked => locked?,
         };
+        // Others may have changed it while this waited.
+        let now = file.size()?;
+        if now < before || now > after {
+            return Ok(());
+        }
         if before < now {
             check_not_open(&*file)?;
         }
