@@ -272,6 +272,12 @@ pub(crate) trait Storage: Send + Sync {
         Ok(false)
     }
 
+    /// Whether written space of a larger volume is made in steps, as its size grows: where other
+    /// programs open the files of volumes.
+    fn grows_in_steps(&self) -> bool {
+        true
+    }
+
     /// Whether [`resize_volume`](Self::resize_volume) does it.
     fn resizes_at_once(&self) -> bool {
         false

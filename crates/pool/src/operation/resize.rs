@@ -63,9 +63,13 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
     }
     // The size is between the two where a killed process has begun.
     let part = ByteRange::new(before.min(now), after.max(before.min(now)));
-    if preallocation == Preallocation::Full {
+    let is_written = preallocation == Preallocation::Full;
+    if is_written && work.storage.grows_in_steps() {
         grow_written(&*file, part, work, control)?;
     } else {
+        if is_written && now < after {
+            file.resize(after)?;
+        }
         make_real(&*file, part, preallocation, work, control)?;
     }
     // Others may have added more meanwhile.

@@ -357,6 +357,11 @@ impl Storage for RbdStorage {
         Ok(Box::new(self.make_hidden(name, size_bytes)?))
     }
 
+    /// A client has the size that the image had when it was opened, until it asks again.
+    fn grows_in_steps(&self) -> bool {
+        false
+    }
+
     fn create_work(
         &self,
         name: &str,
