@@ -129,14 +129,23 @@ impl RbdStorage {
             .call(move |pool| pool.create(&name, size_bytes, &ImageLayout::default()))
     }
 
-    /// The image `inner`, which an earlier process may have made.
+    /// The image `inner`, which an earlier process may have made. Killed meanwhile, it leaves the
+    /// name of an image that does not exist.
     fn make_hidden(&self, inner: &str, size_bytes: u64) -> Result<RbdFile> {
         let image = self.pool.hidden(inner);
+        let open = || RbdFile::open_hidden(&self.pool, &image);
         match self.create(&image, size_bytes) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            made => made?,
+            made => return made.and_then(|()| open()),
         }
-        RbdFile::open_hidden(&self.pool, &image)
+        match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.remove_image(&image)?;
+                self.create(&image, size_bytes)?;
+                open()
+            }
+            opened => opened,
+        }
     }
 
     /// Fails if unfinished thick images of other machines and this one, which is among the images
