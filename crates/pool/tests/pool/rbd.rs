@@ -453,7 +453,7 @@ fn name_without_an_image_that_a_killed_process_left_is_used() {
     let image = format!(".extant-{}-{}.copy", identifier.trim(), job.id());
     // The first object of an image: its identifier, with the length before it.
     let object = stand.directory.path().join("object");
-    fs::write(&object, b"\x0c\0\0\00123456789ab").unwrap();
+    fs::write(&object, b"\x0c\x00\x00\x000123456789ab").unwrap();
     let mut put = command::tool("rados");
     put.arg("--conf").arg(stand.ceph.conf());
     put.args(["--pool", POOL, "--namespace", &stand.namespace, "put"]);
