@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags, TimeField};
-use extant_ondisk::ext4::{Compat, InodeNumber, RoCompat};
+use extant_ondisk::ext4::{Compat, Inode, InodeNumber, RoCompat, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::directory::{After, Directory, DirectoryContext, DirectoryEntry, Listed};
@@ -54,12 +54,7 @@ impl FsState {
         cell: &'a Arc<InodeCell>,
         transaction: Option<&'a Transaction<'a>>,
     ) -> Result<Directory<Blocks<'a>>> {
-        let context = {
-            let state = read(&cell.state);
-            check_directory(&state)?;
-            DirectoryContext::of(self.groups.superblock(), cell.number, &state.inode)?
-        };
-        self.directory_in(cell, transaction, context)
+        self.directory_by(cell, transaction, DirectoryContext::of)
     }
 
     /// The entries `.` and `..` of any directory, also of one whose names are not offered.
@@ -68,22 +63,18 @@ impl FsState {
         cell: &'a Arc<InodeCell>,
         transaction: Option<&'a Transaction<'a>>,
     ) -> Result<Directory<Blocks<'a>>> {
-        let context = {
-            let state = read(&cell.state);
-            check_directory(&state)?;
-            let superblock = self.groups.superblock();
-            DirectoryContext::of_own_entries(superblock, cell.number, &state.inode)?
-        };
-        self.directory_in(cell, transaction, context)
+        self.directory_by(cell, transaction, DirectoryContext::of_own_entries)
     }
 
-    fn directory_in<'a>(
+    fn directory_by<'a>(
         &'a self,
         cell: &'a Arc<InodeCell>,
         transaction: Option<&'a Transaction<'a>>,
-        context: DirectoryContext,
+        context_of: fn(&Superblock, InodeNumber, &Inode) -> Result<DirectoryContext>,
     ) -> Result<Directory<Blocks<'a>>> {
         let state = read(&cell.state);
+        check_directory(&state)?;
+        let context = context_of(self.groups.superblock(), cell.number, &state.inode)?;
         let bytes = state.inode.size_bytes(&self.layout);
         let count = bytes >> self.layout.block_bits();
         let count = u32::try_from(count.min(self.layout.blocks() + 1)).ok();
