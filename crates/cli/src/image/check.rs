@@ -117,27 +117,25 @@ fn report(
     if args.look.format_in(&*file, purpose)? == Format::Raw {
         return Ok(None);
     }
-    let mut before = None;
-    if args.repair.is_some() {
-        before = Some(check(file, 0, control)?);
-    } else {
-        drop(file);
-    }
+    let Some(repair) = args.repair else {
+        let report = check(file, args.findings, control)?;
+        return Ok(Some((report, Fixed::default())));
+    };
+    let before = check(file, 0, control)?;
     drop(outer);
-    if let Some(repair) = args.repair {
-        let target = ImageFile::host(&args.look.file, Pace::Full)?;
-        let file = Arc::clone(target.file());
-        match repair {
-            Repair::Leaks => repair_leaks(file, control)?,
-            Repair::All => rebuild_refcounts(file, control)?,
-        };
-    }
+    let target = ImageFile::host(&args.look.file, Pace::Full)?;
+    let file = Arc::clone(target.file());
+    match repair {
+        Repair::Leaks => repair_leaks(file, control)?,
+        Repair::All => rebuild_refcounts(file, control)?,
+    };
+    drop(target);
     let (file, _outer) = args.look.open_file(args.share)?;
     let report = check(file, args.findings, control)?;
-    let fixed = before.map_or_else(Fixed::default, |before| Fixed {
+    let fixed = Fixed {
         corruptions: before.corruptions.saturating_sub(report.corruptions),
         leaks: before.leaks.saturating_sub(report.leaks),
-    });
+    };
     Ok(Some((report, fixed)))
 }
 
