@@ -78,9 +78,12 @@ impl Volume {
         let mut done = self.reply_errno(file.read_at(data, read.offset))?;
         // A short reply means the end of the file to a direct read, and a hole to a read for the
         // cache, whose pages are locked. Both may have the same handle, because files opened with
-        // `DIRECT_IO` can be mapped.
+        // `DIRECT_IO` can be mapped. Only a writeback cache has data behind the end of the file
+        // here. A notification without need would make the kernel ignore a new size that is on its
+        // way.
         let is_direct = read.origin == ReadOrigin::Direct;
-        if done < data.len() && is_direct && known.may_be_dirty() {
+        let may_be_longer = self.options.write_cache == WriteCache::Back && known.may_be_dirty();
+        if done < data.len() && is_direct && may_be_longer {
             if let Some(notifier) = self.notifier.get() {
                 notifier.write_back_for_direct_read(node)?;
             }
