@@ -208,6 +208,15 @@ impl Image {
         self.pool.cluster().explain(error).at(&self.place)
     }
 
+    /// The identifier, which no other image of the pool has.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn identifier(&self) -> Result<String> {
+        let identifier = self.handle.identifier();
+        identifier.map_err(|error| self.explain(error))
+    }
+
     /// Bytes now; a change by another client is noticed.
     ///
     /// # Errors

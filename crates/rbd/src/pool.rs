@@ -179,10 +179,48 @@ impl Pool {
     /// # Errors
     /// Those of the cluster.
     pub fn images(&self) -> Result<Vec<String>> {
+        Ok(self.listed()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The names of its images, each with its identifier.
+    fn listed(&self) -> Result<Vec<(String, String)>> {
         self.handle.images().map_err(|error| {
             let error = self.cluster.explain(error);
             error.during("list images").at(&*self.name)
         })
+    }
+
+    /// The names of images whose removal has begun: no list has them, but they take space until it
+    /// is repeated.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn images_in_removal(&self) -> Result<Vec<String>> {
+        self.handle.images_in_removal().map_err(|error| {
+            let error = self.cluster.explain(error);
+            error.during("list the trash").at(&*self.name)
+        })
+    }
+
+    /// The name by which the image with this identifier is listed. A client killed within a rename
+    /// leaves the image with two names that open it, of which one is listed.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn listed_name(&self, identifier: &str) -> Result<Option<String>> {
+        let mut listed = self.listed()?.into_iter();
+        let found = listed.find(|(_, other)| other == identifier);
+        Ok(found.map(|(name, _)| name))
+    }
+
+    /// Takes `name` from the image with this identifier, which has another name that is listed, or
+    /// is removed; false if the image does not have it. No client may be renaming the image.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn remove_second_name(&self, name: &str, identifier: &str) -> Result<bool> {
+        let removed = self.handle.remove_name(name, identifier);
+        removed.map_err(|error| self.explain(error.during("remove the name of"), name))
     }
 
     /// Creates an image of `size` bytes, without space.

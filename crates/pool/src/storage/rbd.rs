@@ -33,7 +33,7 @@ use super::{
 use crate::cluster_place::ClusterPlace;
 use crate::name::VolumeName;
 use image_file::{RbdFile, file_stat};
-use image_pool::ImagePool;
+use image_pool::{ImagePool, open_if_any};
 use patience::Patience;
 use survey::RESERVED;
 
@@ -41,6 +41,8 @@ use survey::RESERVED;
 const CLUSTER: &str = "cluster";
 /// The metadata of a replaced volume, and of the one that replaces it: the name of the former.
 const REPLACED: &str = "extant.replaced";
+/// The metadata of an image that gets the name of a volume, or loses it: that name.
+const VOLUME: &str = "extant.volume";
 
 /// The pool of a cluster.
 #[derive(Debug)]
@@ -100,6 +102,12 @@ impl Store for RbdStore {
     fn path_of(&self, name: &VolumeName) -> PathBuf {
         self.place.image(name.as_str()).to_string().into()
     }
+}
+
+/// Notes the name of a volume that an image gets or loses, before the rename. A full cluster may
+/// refuse that, but removes volumes all the same.
+fn note_volume(image: &Image, name: &str) {
+    let _ = image.set_metadata(VOLUME, name);
 }
 
 /// A random part of a name.
@@ -175,8 +183,12 @@ impl RbdStorage {
         };
         match self.pool.rename(&image, &name) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                // A process killed before it lost its name.
+                if self.pool.remove_second_name(&name, &image)? {
+                    return Ok(());
+                }
                 let replacing = self.pool.metadata(&name, REPLACED)?;
-                if replacing.as_deref() == Some(image.as_str()) {
+                if replacing.as_deref() == Some(image.as_str()) && self.pool.has_image(&name)? {
                     return self.remove_image(&image);
                 }
                 Err(error.about(self.pool.path(&image)).advice(
@@ -188,21 +200,36 @@ impl RbdStorage {
         }
     }
 
-    /// Removes an image, and what kept it a clone.
+    /// Removes an image, what kept it a clone, and the name of a volume that a process killed within
+    /// a rename left it.
     fn remove_image(&self, image: &str) -> Result<()> {
         let name = image.to_owned();
-        let source = self.pool.call(move |pool| {
-            match Image::open(pool, &name, None, RbdAccess::Shared) {
-                Ok(image) => clones::source_of(&image),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
+        let (source, second) = self.pool.call(move |pool| {
+            let Some(image) = open_if_any(pool, &name)? else {
+                return Ok((None, None));
+            };
+            let volume = image.metadata(VOLUME)?;
+            let identifier = volume.is_some().then(|| image.identifier()).transpose()?;
+            Ok((clones::source_of(&image)?, volume.zip(identifier)))
         })?;
         self.pool.remove(image)?;
         self.pool.call(move |pool| {
             clones::forget_source(pool, source.as_deref());
+            if let Some((volume, identifier)) = second {
+                pool.remove_second_name(&volume, &identifier)?;
+            }
             Ok(())
         })
+    }
+
+    /// Repeats the removal of an image that no longer opens.
+    fn finish_removal(&self, inner: &str) -> Result<()> {
+        let image = self.pool.hidden(inner);
+        let name = image.clone();
+        match self.pool.call(move |pool| open_if_any(pool, &name))? {
+            Some(_) => Ok(()),
+            None => self.pool.remove(&image),
+        }
     }
 
     /// An image that this operation has locked.
@@ -214,12 +241,13 @@ impl RbdStorage {
     /// Gives the volume `name`, which this operation has locked, the hidden name `inner`.
     fn hide(&self, name: &str, inner: &str) -> Result<String> {
         let (volume, image) = (name.to_owned(), self.pool.hidden(inner));
-        let (held, to) = (self.held(name)?, image.clone());
-        self.pool.figures.forget();
-        self.pool.call(move |pool| {
+        let held = self.held(name)?;
+        self.pool.call(move |_| {
             clones::check_no_snapshots(&held)?;
-            pool.rename(&volume, &to)
+            note_volume(&held, &volume);
+            Ok(())
         })?;
+        self.pool.rename(name, &image)?;
         Ok(image)
     }
 }
@@ -342,7 +370,8 @@ impl Storage for RbdStorage {
         let survey = self.pool.survey()?;
         let images = survey.images.iter();
         let images = images.map(|image| (&image.name, image.allocated_bytes));
-        let unreadable = survey.unreadable.iter().map(|name| (name, 0));
+        let unreadable = survey.unreadable.iter().chain(&survey.in_removal);
+        let unreadable = unreadable.map(|name| (name, 0));
         let hidden = images
             .chain(unreadable)
             .filter_map(|(name, allocated_bytes)| {
@@ -392,7 +421,8 @@ impl Storage for RbdStorage {
 
     fn remove_work(&self, name: &str) -> Result<()> {
         if is_replaced(name) {
-            return self.settle(name);
+            self.settle(name)?;
+            return self.finish_removal(name);
         }
         self.settle(&replaced_by(name))?;
         self.remove_image(&self.pool.hidden(name))
@@ -411,6 +441,13 @@ impl Storage for RbdStorage {
             })?;
             self.hide(to, &inner)?;
             self.pool.release(to);
+        }
+        if let Some(new) = self.pool.held(&from) {
+            let name = to.to_owned();
+            self.pool.call(move |_| {
+                note_volume(&new, &name);
+                Ok(())
+            })?;
         }
         self.pool.release(&from);
         if let Err(error) = self.pool.rename(&from, to) {

@@ -5,6 +5,7 @@
 
 mod clones;
 mod machines;
+mod names;
 mod trouble;
 
 use std::fs::{self, File};
@@ -439,26 +440,4 @@ fn interrupted_jobs_are_found_and_resumed() {
     assert!(stand.read("b") == vec![0; 16 * MIB as usize]);
     assert!(stand.read("c") == noise(16 * MIB));
     assert!(stand.read("d") == noise(16 * MIB));
-}
-
-#[test]
-fn name_without_an_image_that_a_killed_process_left_is_used() {
-    require!(Ceph::requirement());
-    let stand = Stand::new("half");
-    let source = stand.directory.path().join("source");
-    fs::write(&source, noise(4 * MIB)).unwrap();
-    let operation = Operation::Upload(upload("b", &source));
-    let job = submit(&stand.pool, operation).unwrap();
-    let identifier = fs::read_to_string(stand.directory.path().join("state/identifier")).unwrap();
-    let image = format!(".extant-{}-{}.copy", identifier.trim(), job.id());
-    // The first object of an image: its identifier, with the length before it.
-    let object = stand.directory.path().join("object");
-    fs::write(&object, b"\x0c\x00\x00\x000123456789ab").unwrap();
-    let mut put = command::tool("rados");
-    put.arg("--conf").arg(stand.ceph.conf());
-    put.args(["--pool", POOL, "--namespace", &stand.namespace, "put"]);
-    command::must(put.arg(format!("rbd_id.{image}")).arg(object));
-    run(job).unwrap();
-    assert!(stand.read("b") == noise(4 * MIB));
-    stand.assert_at_rest();
 }

@@ -264,6 +264,14 @@ impl ImageHandle {
         }
     }
 
+    pub(crate) fn identifier(&self) -> Result<String> {
+        let mut text = vec![0u8; VALUE_BYTES];
+        // SAFETY: the call writes at most as many bytes as the text has.
+        let code =
+            unsafe { (self.rbd().rbd_get_id)(self.raw, text.as_mut_ptr().cast(), text.len()) };
+        check(code).map(|_| until_zero(&text))
+    }
+
     /// The value of a key; `None` if there is none.
     pub(crate) fn metadata(&self, key: &str) -> Result<Option<String>> {
         let key = c_text(key)?;

@@ -11,7 +11,8 @@ use extant_space::{Error, ErrorKind, Result};
 use libc::{iovec, size_t, ssize_t};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// `rados_t`, `rados_ioctx_t`, `rbd_image_t`, `rbd_completion_t` and `rbd_image_options_t`.
+/// `rados_t`, `rados_ioctx_t`, `rados_write_op_t`, `rbd_image_t`, `rbd_completion_t` and
+/// `rbd_image_options_t`.
 pub(super) type Handle = *mut c_void;
 /// `librbd_progress_fn_t`.
 pub(super) type ProgressFn = unsafe extern "C" fn(u64, u64, *mut c_void) -> c_int;
@@ -38,6 +39,17 @@ pub(super) struct ImageInfo {
 pub(super) struct ImageSpec {
     pub(super) id: *mut c_char,
     pub(super) name: *mut c_char,
+}
+
+/// `rbd_trash_image_info_t`.
+#[repr(C)]
+#[derive(Clone)]
+pub(super) struct TrashInfo {
+    pub(super) id: *mut c_char,
+    pub(super) name: *mut c_char,
+    pub(super) source: c_int,
+    pub(super) deletion_time: libc::time_t,
+    pub(super) deferment_end_time: libc::time_t,
 }
 
 /// `rbd_snap_info_t`.
@@ -95,11 +107,18 @@ functions!(Rados {
     fn rados_ioctx_set_namespace(Handle, *const c_char);
     fn rados_set_pool_full_try(Handle);
     fn rados_write(Handle, *const c_char, *const c_char, size_t, u64) -> c_int;
+    fn rados_create_write_op() -> Handle;
+    fn rados_release_write_op(Handle);
+    fn rados_write_op_cmpext(Handle, *const c_char, size_t, u64, *mut c_int);
+    fn rados_write_op_remove(Handle);
+    fn rados_write_op_operate(Handle, Handle, *const c_char, *mut libc::time_t, c_int) -> c_int;
 });
 
 functions!(Rbd {
     fn rbd_list2(Handle, *mut ImageSpec, *mut size_t) -> c_int;
     fn rbd_image_spec_list_cleanup(*mut ImageSpec, size_t);
+    fn rbd_trash_list(Handle, *mut TrashInfo, *mut size_t) -> c_int;
+    fn rbd_trash_list_cleanup(*mut TrashInfo, size_t);
     fn rbd_image_options_create(*mut Handle);
     fn rbd_image_options_destroy(Handle);
     fn rbd_image_options_set_string(Handle, c_int, *const c_char) -> c_int;
@@ -114,6 +133,7 @@ functions!(Rbd {
     fn rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     fn rbd_close(Handle) -> c_int;
     fn rbd_stat(Handle, *mut ImageInfo, size_t) -> c_int;
+    fn rbd_get_id(Handle, *mut c_char, size_t) -> c_int;
     fn rbd_get_size(Handle, *mut u64) -> c_int;
     fn rbd_get_overlap(Handle, *mut u64) -> c_int;
     fn rbd_get_features(Handle, *mut u64) -> c_int;

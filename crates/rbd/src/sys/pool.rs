@@ -7,7 +7,7 @@ use std::sync::Arc;
 use extant_space::Result;
 
 use super::cluster::ClusterHandle;
-use super::library::{Handle, ImageSpec, Rados, Rbd};
+use super::library::{Handle, ImageSpec, Rados, Rbd, TrashInfo};
 use super::progress::{ProgressFn, argument, forward};
 use super::text::{c_text, check, copied};
 
@@ -15,6 +15,11 @@ use super::text::{c_text, check, copied};
 const LIST_ROOM: usize = 256;
 /// The object with the list of librbd's trash.
 const TRASH: &CStr = c"rbd_trash";
+
+/// `RBD_TRASH_IMAGE_SOURCE_REMOVING`: not by a user.
+const TRASH_BY_REMOVAL: c_int = 3;
+/// The error number of the first byte that is not as compared; those of later bytes are higher.
+const OTHER_CONTENT: c_int = 4095;
 
 /// Options of a new image, by their numbers in `librbd.h`.
 pub(crate) enum ImageOption<'a> {
@@ -70,8 +75,8 @@ impl PoolHandle {
         self.raw
     }
 
-    /// The names of all images.
-    pub(crate) fn images(&self) -> Result<Vec<String>> {
+    /// The names of all images, each with its identifier.
+    pub(crate) fn images(&self) -> Result<Vec<(String, String)>> {
         let mut room = LIST_ROOM;
         loop {
             let empty = ImageSpec {
@@ -90,9 +95,44 @@ impl PoolHandle {
             check(code)?;
             // SAFETY: the call has set `count` entries, whose texts are freed once, here.
             let names = unsafe {
-                let names = specs[..count].iter().map(|spec| copied(spec.name));
+                let names = specs[..count].iter();
+                let names = names.map(|spec| (copied(spec.name), copied(spec.id)));
                 let names = names.collect();
                 (self.rbd().rbd_image_spec_list_cleanup)(specs.as_mut_ptr(), count);
+                names
+            };
+            return Ok(names);
+        }
+    }
+
+    /// The names of images that a removal has moved to the trash.
+    pub(crate) fn images_in_removal(&self) -> Result<Vec<String>> {
+        let mut room = LIST_ROOM;
+        loop {
+            let empty = TrashInfo {
+                id: ptr::null_mut(),
+                name: ptr::null_mut(),
+                source: 0,
+                deletion_time: 0,
+                deferment_end_time: 0,
+            };
+            let mut entries = vec![empty; room];
+            let mut count = room;
+            // SAFETY: there is room for `count` entries.
+            let code = unsafe {
+                (self.rbd().rbd_trash_list)(self.raw, entries.as_mut_ptr(), &raw mut count)
+            };
+            if code == -libc::ERANGE {
+                room = count.max(room + 1);
+                continue;
+            }
+            check(code)?;
+            // SAFETY: the call has set `count` entries, whose texts are freed once, here.
+            let names = unsafe {
+                let names = entries[..count].iter();
+                let removed = names.filter(|entry| entry.source == TRASH_BY_REMOVAL);
+                let names = removed.map(|entry| copied(entry.name)).collect();
+                (self.rbd().rbd_trash_list_cleanup)(entries.as_mut_ptr(), count);
                 names
             };
             return Ok(names);
@@ -150,6 +190,33 @@ impl PoolHandle {
             (self.rbd().rbd_remove_with_progress)(self.raw, image.as_ptr(), forward, progress)
         })
         .map(drop)
+    }
+
+    /// Removes the object that makes `name` a name of the image with this identifier; false if there
+    /// is none, or it is of another image.
+    pub(crate) fn remove_name(&self, name: &str, identifier: &str) -> Result<bool> {
+        let rados = self.rados();
+        let object = c_text(&format!("rbd_id.{name}"))?;
+        let length = u32::try_from(identifier.len()).expect("an identifier is short");
+        let content = [&length.to_le_bytes(), identifier.as_bytes()].concat();
+        // SAFETY: the operation is used by this thread alone and released once; the content, of the
+        // stated length, and the name live until then. No place for the comparison's own result and
+        // no time are allowed.
+        let code = unsafe {
+            let operation = (rados.rados_create_write_op)();
+            let bytes = content.as_ptr().cast();
+            (rados.rados_write_op_cmpext)(operation, bytes, content.len(), 0, ptr::null_mut());
+            (rados.rados_write_op_remove)(operation);
+            let name = object.as_ptr();
+            let code =
+                (rados.rados_write_op_operate)(operation, self.raw, name, ptr::null_mut(), 0);
+            (rados.rados_release_write_op)(operation);
+            code
+        };
+        match code {
+            code if code == -libc::ENOENT || code <= -OTHER_CONTENT => Ok(false),
+            code => check(code).map(|_| true),
+        }
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -135,13 +135,10 @@ impl ImagePool {
     /// A value of an image's metadata; `None` also where there is no image.
     pub(super) fn metadata(&self, name: &str, key: &'static str) -> Result<Option<String>> {
         let name = name.to_owned();
-        self.call(
-            move |pool| match Image::open(pool, &name, None, RbdAccess::Shared) {
-                Ok(image) => image.metadata(key),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            },
-        )
+        self.call(move |pool| match open_if_any(pool, &name)? {
+            Some(image) => image.metadata(key),
+            None => Ok(None),
+        })
     }
 
     /// Locks an image on this machine and in the cluster; `None` if another process holds it.
@@ -260,10 +257,56 @@ impl ImagePool {
         }
     }
 
+    /// Renames an image.
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let (old, new) = (from.to_owned(), to.to_owned());
-        self.figures.forget();
-        self.call(move |pool| pool.rename(&old, &new))
+        let rename = || {
+            let (old, new) = (from.to_owned(), to.to_owned());
+            self.figures.forget();
+            self.call(move |pool| pool.rename(&old, &new))
+        };
+        match rename() {
+            Err(error)
+                if error.kind() == ErrorKind::AlreadyExists
+                    && self.remove_second_name(from, to)? =>
+            {
+                rename()
+            }
+            renamed => renamed,
+        }
+    }
+
+    /// Takes `name` from the image `listed` or an unfinished one of this pool if it is not listed by
+    /// it: a process killed within librbd's rename leaves an image with its old and its new name.
+    /// False if it is no such name, or the image is in use.
+    pub(super) fn remove_second_name(&self, listed: &str, name: &str) -> Result<bool> {
+        let second = name.to_owned();
+        let found = self.call(move |pool| {
+            let Some(image) = open_if_any(pool, &second)? else {
+                return Ok(None);
+            };
+            let identifier = image.identifier()?;
+            let listed = pool.listed_name(&identifier)?;
+            Ok(listed.map(|listed| (listed, identifier)))
+        })?;
+        let Some((image, identifier)) = found else {
+            return Ok(false);
+        };
+        if image == name || image != listed && self.inner_name(&image).is_none() {
+            return Ok(false);
+        }
+        let second = name.to_owned();
+        let remove = || self.call(move |pool| pool.remove_second_name(&second, &identifier));
+        if self.inner_name(name).is_some() || self.held(&image).is_some() {
+            return remove();
+        }
+        // A process that renames an image holds it.
+        let Some(held) = self.lock(&image, LockMode::Exclusive)? else {
+            return Ok(false);
+        };
+        let removed = remove();
+        drop(held);
+        self.unlock(&image);
+        removed
     }
 
     /// Removes an image that has no name of a volume.
@@ -278,8 +321,12 @@ impl ImagePool {
                 .call(move |steps| pool.remove(&image, &|_, _| steps.tick()));
             match removed {
                 Err(error) if error.kind() == ErrorKind::InUse => {
-                    if self.block_dead_clients(name)? {
-                        continue;
+                    match self.block_dead_clients(name) {
+                        Ok(true) => continue,
+                        Ok(false) => {}
+                        // In the trash: another removes it, or did until half a minute ago.
+                        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                        Err(error) => return Err(error),
                     }
                     if Instant::now() > until {
                         return Err(error);
@@ -303,6 +350,15 @@ impl Drop for ImagePool {
             let ended = ManuallyDrop::new((pool, self.clients.take()));
             let _ = spawn("rbd end", move || drop(ManuallyDrop::into_inner(ended)));
         }
+    }
+}
+
+/// An image for a look.
+pub(super) fn open_if_any(pool: &Pool, name: &str) -> Result<Option<Image>> {
+    match Image::open(pool, name, None, RbdAccess::Shared) {
+        Ok(image) => Ok(Some(image)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

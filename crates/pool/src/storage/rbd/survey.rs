@@ -4,7 +4,7 @@
 //! together. It is used again for a short time, because it opens every image.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(super) struct Survey {
     pub(super) images: Vec<SurveyedImage>,
     /// Names of images that cannot be opened or measured.
     pub(super) unreadable: Vec<String>,
+    /// Names of images whose removal has begun.
+    pub(super) in_removal: Vec<String>,
     at: Instant,
 }
 
@@ -103,15 +105,14 @@ pub(super) fn survey(pool: &Pool, own: &str, steps: &Steps) -> Result<Survey> {
     let names = pool.images()?;
     let next = AtomicUsize::new(0);
     let found: Mutex<Vec<SurveyedImage>> = Mutex::default();
-    let unreadable: Mutex<Vec<String>> = Mutex::default();
+    let (unreadable, gone) = (Mutex::<Vec<String>>::default(), AtomicBool::new(false));
     let work = || -> Result<()> {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             steps.tick();
             match look(pool, name, own) {
                 Ok(image) => found.lock().push(image),
                 Err(error) => match error.kind() {
-                    // Removed or renamed meanwhile.
-                    ErrorKind::NotFound => {}
+                    ErrorKind::NotFound => gone.store(true, Ordering::Relaxed),
                     ErrorKind::Io => return Err(error),
                     _ => unreadable.lock().push(name.clone()),
                 },
@@ -128,9 +129,21 @@ pub(super) fn survey(pool: &Pool, own: &str, steps: &Steps) -> Result<Survey> {
             .collect()
     });
     results.into_iter().collect::<Result<()>>()?;
+    let images = found.into_inner();
+    let mut unreadable = unreadable.into_inner();
+    if gone.into_inner() {
+        // Removed or renamed meanwhile, or by a process that was killed halfway.
+        let is_known = |name: &String| images.iter().any(|image| image.name == *name);
+        let still_listed = pool.images()?.into_iter();
+        let still_listed = still_listed.filter(|name| names.contains(name) && !is_known(name));
+        unreadable.extend(still_listed);
+        unreadable.sort();
+        unreadable.dedup();
+    }
     Ok(Survey {
-        images: found.into_inner(),
-        unreadable: unreadable.into_inner(),
+        images,
+        unreadable,
+        in_removal: pool.images_in_removal()?,
         at,
     })
 }
