@@ -246,7 +246,7 @@ fn process_killed_at_any_moment_leaves_no_half_image() {
         assert_eq!(info.number("/jobs"), 0, "{info}");
         assert_eq!(info.number("/space/reserved_bytes"), 0, "{info}");
     }
-    // The watch of a killed client lasts half a minute, and keeps what it was removing.
+    // The watch of a killed client lasts half a minute, and keeps an image in the trash.
     let until = Instant::now() + Duration::from_secs(90);
     while !stand.rbd(&["trash", "ls", "--all"]).trim().is_empty() {
         assert!(Instant::now() < until, "a removal is not repeated");

@@ -200,8 +200,8 @@ impl RbdStorage {
         }
     }
 
-    /// Removes an image, what kept it a clone, and the name of a volume that a process killed within
-    /// a rename left it.
+    /// Removes an image, its record as a clone, and the name of a volume that a process killed
+    /// within a rename left it.
     fn remove_image(&self, image: &str) -> Result<()> {
         let name = image.to_owned();
         let (source, second) = self.pool.call(move |pool| {

@@ -192,8 +192,8 @@ impl PoolHandle {
         .map(drop)
     }
 
-    /// Removes the object that makes `name` a name of the image with this identifier; false if there
-    /// is none, or it is of another image.
+    /// Removes the object that makes `name` a name of the image with this identifier; false if
+    /// there is none, or it is of another image.
     pub(crate) fn remove_name(&self, name: &str, identifier: &str) -> Result<bool> {
         let rados = self.rados();
         let object = c_text(&format!("rbd_id.{name}"))?;
