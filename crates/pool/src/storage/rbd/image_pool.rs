@@ -276,8 +276,8 @@ impl ImagePool {
     }
 
     /// Takes `name` from the image `listed` or an unfinished one of this pool if it is not listed
-    /// by it: a process killed within librbd's rename leaves an image with its old and its new name.
-    /// False if it is no such name, or the image is in use.
+    /// by it: a process killed within librbd's rename leaves an image with its old and its new
+    /// name. False if it is no such name, or the image is in use.
     pub(super) fn remove_second_name(&self, listed: &str, name: &str) -> Result<bool> {
         let second = name.to_owned();
         let found = self.call(move |pool| {

@@ -1,7 +1,8 @@
 //! Names of images beside the list: a process killed within one of librbd's calls leaves them.
 //!
 //! The object `rbd_id.NAME` has the identifier of an image, and makes NAME open it. A creation
-//! makes it first. A rename makes that of the new name, changes the list, and removes that of the old.
+//! makes it first. A rename makes that of the new name, changes the list, and removes that of the
+//! old.
 
 use std::fs;
 
