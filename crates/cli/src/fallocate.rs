@@ -13,6 +13,7 @@
 //! - fractions are exact ([`number`]);
 //! - past `ulimit -f` there is a message where a signal kills util-linux's program;
 //! - fifos, sockets and character devices are refused when opened;
+//! - `-l=4K` is `-l 4K`, where util-linux takes `=4K` for the length, and refuses it;
 //! - an interrupted run ends with 130, as the shell reports it for util-linux;
 //! - `--in` is not short for `--insert-range`: it names the file-system image that contains the
 //!   file.

@@ -82,7 +82,8 @@ one where it is not contiguous with the last one, or as far behind it as the hol
 between them is long. Of a qcow2 image the disk is mapped; --format raw maps the file.
 Exit status: 0; 1 when some files could not be mapped; see extant --help when none could.")]
 pub struct MapArgs {
-    /// Files, or directories whose regular files are mapped (symbolic links are not followed)
+    /// Files, or directories whose regular files are mapped (symbolic links are not followed, and
+    /// of several names of a file the first is mapped)
     #[arg(required = true, value_name = "FILE|DIR")]
     pub paths: Vec<PathBuf>,
 

@@ -1,5 +1,6 @@
 //! Reading of an XML document: bounded, and with errors of ours.
 
+use extant_pool::{Owner, Permissions};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -67,10 +68,11 @@ pub(super) fn size(node: Node<'_, '_>, name: &str) -> Result<Option<u64>> {
         return Ok(None);
     };
     let number = found.text().unwrap_or_default().trim();
-    let unit = match found.attribute("unit") {
-        None | Some("bytes") => "B",
-        Some(unit) => unit,
-    };
+    let unit = found.attribute("unit").unwrap_or("B");
+    let is_byte = ["byte", "bytes"]
+        .iter()
+        .any(|word| unit.eq_ignore_ascii_case(word));
+    let unit = if is_byte { "B" } else { unit };
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let size = if is_number {
         format!("{number}{unit}").parse::<ByteSize>().ok()
@@ -90,6 +92,29 @@ pub(super) fn number(node: Node<'_, '_>, name: &str, base: u32) -> Result<Option
         Ok(number) => Ok(Some(number)),
         Err(_) => Err(invalid(format!("<{name}> is not a number: {text:?}"))),
     }
+}
+
+/// `<permissions>` of a `<target>`. An owner or group of -1 is that of the process.
+pub(super) fn permissions(target: Option<Node<'_, '_>>) -> Result<Permissions> {
+    let found = target.map(|target| child(target, "permissions"));
+    let Some(node) = found.transpose()?.flatten() else {
+        return Ok(Permissions::default());
+    };
+    let mode = number(node, "mode", 8)?;
+    if let Some(mode) = mode.filter(|mode| mode & !0o777 != 0) {
+        return Err(invalid(format!("{mode:o} is not a file mode")));
+    }
+    let id = |name| match text(node, name)? {
+        Some("-1") => Ok(None),
+        _ => number(node, name, 10),
+    };
+    Ok(Permissions {
+        mode,
+        owner: Owner {
+            uid: id("owner")?,
+            gid: id("group")?,
+        },
+    })
 }
 
 #[cfg(test)]
@@ -150,6 +175,8 @@ mod tests {
         for (element, bytes) in [
             ("<s>512</s>", Some(512)),
             ("<s unit='bytes'> 7 </s>", Some(7)),
+            ("<s unit='byte'>7</s>", Some(7)),
+            ("<s unit='BYTES'>7</s>", Some(7)),
             ("<s unit='KiB'>1</s>", Some(1024)),
             ("<s unit='K'>1</s>", Some(1024)),
             ("<s unit='KB'>1</s>", Some(1000)),

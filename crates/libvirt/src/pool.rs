@@ -1,11 +1,12 @@
 //! `<pool>`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use extant_pool::{Definition, Limits, Pool, PoolKind};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::document::{child, invalid, parse, text};
+use crate::document::{child, invalid, parse, permissions, text};
 use crate::foreign::{to_write, unknown_elements};
 use crate::writer::Writer;
 
@@ -38,8 +39,11 @@ pub fn definition_from_xml(source: &str, limits: Limits) -> Result<Definition> {
         }
     }
     let name = text(root, "name")?.ok_or_else(|| invalid("a pool needs a <name>"))?;
-    let target = child(root, "target")?.map(|target| text(target, "path"));
-    let path = target.transpose()?.flatten();
+    let target = child(root, "target")?;
+    let path = target
+        .map(|target| text(target, "path"))
+        .transpose()?
+        .flatten();
     let path = path.ok_or_else(|| invalid("a pool needs a <path> in its <target>"))?;
     if !path.starts_with('/') {
         return Err(invalid(format!("<path> is not absolute: {path:?}")));
@@ -48,6 +52,7 @@ pub fn definition_from_xml(source: &str, limits: Limits) -> Result<Definition> {
     if let Some(uuid) = text(root, "uuid")? {
         definition.set_identifier(&identifier_of(uuid)?);
     }
+    definition.set_permissions(permissions(target)?);
     definition.set_foreign(unknown_elements(source, root, &KNOWN, &KNOWN_IN_TARGET)?);
     Ok(definition)
 }
@@ -127,6 +132,13 @@ pub fn pool_xml(pool: &Pool) -> Result<String> {
     xml.bytes("available", info.space.available_bytes);
     xml.begin("target", "");
     xml.value("path", path.display());
+    let made = path.metadata();
+    let made = made.map_err(|source| Error::from(source).at(&path))?;
+    xml.begin("permissions", "");
+    xml.value("mode", format!("{:04o}", made.mode() & 0o777));
+    xml.value("owner", made.uid());
+    xml.value("group", made.gid());
+    xml.end();
     xml.raw(&kept.target);
     xml.end();
     xml.raw(&kept.root);
@@ -135,6 +147,8 @@ pub fn pool_xml(pool: &Pool) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use extant_pool::Permissions;
+
     use super::*;
 
     const POOL: &str = "<pool type='dir' xmlns:fs='urn:fs'>
@@ -162,8 +176,26 @@ mod tests {
         ] {
             assert!(out.contains(words), "no {words} in {out}");
         }
-        let again = definition_from_xml(&out, Limits::default()).unwrap();
+        let mut again = definition_from_xml(&out, Limits::default()).unwrap();
+        again.set_permissions(Permissions::default());
         assert_eq!(&again, pool.definition());
+    }
+
+    #[test]
+    fn directory_that_is_made_has_the_described_permissions_and_another_keeps_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("pools/vms");
+        let text = POOL.replace("PATH", path.to_str().unwrap());
+        let build = |mode: &str| {
+            let text = text.replace("0755", mode);
+            let definition = definition_from_xml(&text, Limits::default()).unwrap();
+            pool_xml(&Pool::build(definition).unwrap()).unwrap()
+        };
+        let mode = || path.metadata().unwrap().mode() & 0o7777;
+        assert!(build("0710").contains("<mode>0710</mode>"));
+        assert_eq!(mode(), 0o710);
+        assert!(build("0777").contains("<mode>0710</mode>"));
+        assert_eq!(mode(), 0o710);
     }
 
     #[test]

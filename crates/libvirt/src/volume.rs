@@ -3,11 +3,11 @@
 mod image;
 
 use extant_image::{Format, Preallocation, Qcow2Options};
-use extant_pool::{CreateVolume, ForeignElements, Operation, Pool, VolumeInfo, VolumeName};
+use extant_pool::{CreateVolume, ForeignElements, Operation, Owner, Pool, VolumeInfo, VolumeName};
 use extant_space::{ExtentState, Result};
 use roxmltree::Node;
 
-use crate::document::{child, invalid, number, parse, size, text};
+use crate::document::{child, invalid, parse, permissions, size, text};
 use crate::foreign::{to_write, unknown_elements};
 use crate::pool::check_is_known_to_libvirt;
 use crate::writer::Writer;
@@ -46,6 +46,8 @@ pub struct VolumeXml {
     pub qcow2: Option<Qcow2Options>,
     /// Permissions of the file.
     pub mode: Option<u32>,
+    /// Its owner and group.
+    pub owner: Owner,
     /// Copy-on-write is turned off for the file.
     pub nocow: bool,
     foreign: Option<ForeignElements>,
@@ -60,6 +62,7 @@ impl VolumeXml {
     pub fn read(source: &str) -> Result<Self> {
         let document = parse(source, "volume")?;
         let root = document.root_element();
+        check_type(root)?;
         let name = text(root, "name")?.ok_or_else(|| invalid("a volume needs a <name>"))?;
         let capacity = size(root, "capacity")?;
         let target = child(root, "target")?;
@@ -90,6 +93,7 @@ impl VolumeXml {
                 &image::KNOWN_IN_TARGET[..],
             ),
         };
+        let permissions = permissions(target)?;
         Ok(Self {
             name: name.parse()?,
             format,
@@ -97,7 +101,8 @@ impl VolumeXml {
             capacity_bytes: capacity.ok_or_else(|| invalid("a volume needs a <capacity>"))?,
             allocation_bytes: size(root, "allocation")?,
             preallocation: instruction_of(root),
-            mode: mode_of(target)?,
+            mode: permissions.mode,
+            owner: permissions.owner,
             nocow: target
                 .is_some_and(|target| target.children().any(|it| it.has_tag_name("nocow"))),
             foreign: unknown_elements(source, root, &KNOWN, known_in_target)?,
@@ -138,9 +143,18 @@ impl VolumeXml {
             create.allocation_bytes = 0;
         }
         create.mode = self.mode.unwrap_or(create.mode);
+        create.owner = self.owner;
         create.nocow = self.nocow;
         create.foreign = self.foreign;
         Ok(Operation::Create(create))
+    }
+}
+
+/// A volume becomes a file, whichever of libvirt's types its description has, as with libvirt.
+fn check_type(root: Node<'_, '_>) -> Result<()> {
+    match root.attribute("type") {
+        None | Some("file" | "block" | "dir" | "network" | "netdir" | "ploop") => Ok(()),
+        Some(word) => Err(invalid(format!("no volume has the type '{word}'"))),
     }
 }
 
@@ -164,19 +178,6 @@ fn preallocation_of(info: &VolumeInfo) -> Preallocation {
         None if bytes(ExtentState::Unwritten) > 0 => Preallocation::Falloc,
         None if bytes(ExtentState::Written) > 0 => Preallocation::Full,
         None => Preallocation::Off,
-    }
-}
-
-fn mode_of(target: Option<Node<'_, '_>>) -> Result<Option<u32>> {
-    let Some(target) = target else {
-        return Ok(None);
-    };
-    let Some(permissions) = child(target, "permissions")? else {
-        return Ok(None);
-    };
-    match number(permissions, "mode", 8)? {
-        Some(mode) if mode > 0o7777 => Err(invalid(format!("{mode:o} is not a file mode"))),
-        mode => Ok(mode),
     }
 }
 
@@ -207,7 +208,7 @@ pub fn volume_xml(pool: &Pool, name: &VolumeName) -> Result<String> {
     xml.begin("format", &format!(" type='{format}'"));
     xml.end();
     xml.begin("permissions", "");
-    xml.value("mode", format!("{:04o}", info.mode));
+    xml.value("mode", format!("{:04o}", info.mode & 0o777));
     xml.value("owner", info.uid);
     xml.value("group", info.gid);
     xml.end();
@@ -234,7 +235,9 @@ mod tests {
                <name>a &amp; b</name>
                <capacity unit='GiB'>1</capacity>
                <allocation unit='MB'>10</allocation>
-               <target><format type='raw'/><permissions><mode>0640</mode></permissions></target>
+               <target><format type='raw'/>
+                 <permissions><mode>0640</mode><owner>-1</owner><group>107</group></permissions>
+               </target>
                <backingStore/>
              </volume>",
         )
@@ -243,6 +246,11 @@ mod tests {
         assert_eq!(volume.capacity_bytes, 1 << 30);
         assert_eq!(volume.allocation_bytes, Some(10_000_000));
         assert_eq!(volume.mode, Some(0o640));
+        let owner = Owner {
+            uid: None,
+            gid: Some(107),
+        };
+        assert_eq!(volume.owner, owner);
         assert_eq!(volume.foreign, None);
     }
 
@@ -311,6 +319,15 @@ mod tests {
                 with("<target><permissions><mode>9</mode></permissions></target>"),
                 "mode",
             ),
+            (
+                with("<target><permissions><mode>4755</mode></permissions></target>"),
+                "4755",
+            ),
+            (
+                with("<target><permissions><owner>-2</owner></permissions></target>"),
+                "owner",
+            ),
+            (with("").replace("<volume", "<volume type='foo'"), "foo"),
             (with("<capacity>2</capacity>"), "capacity"),
             ("<volume><capacity>1</capacity></volume>".to_owned(), "name"),
             (

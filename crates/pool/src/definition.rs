@@ -22,6 +22,7 @@ use crate::cluster_place::ClusterPlace;
 use crate::foreign::ForeignElements;
 use crate::limits::Limits;
 use crate::name::PoolName;
+use crate::permissions::Permissions;
 use crate::state_directory::STATE_DIRECTORY;
 
 const VERSION: u32 = 1;
@@ -92,6 +93,9 @@ pub struct Definition {
     /// A partition table that the pool has not made may be used. For the definition alone.
     #[serde(skip)]
     adopts_table: bool,
+    /// Those of a directory that the pool makes. For the definition alone.
+    #[serde(skip)]
+    permissions: Permissions,
     /// Elements of libvirt's description that mean nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "kept")]
     foreign: Option<ForeignElements>,
@@ -125,6 +129,7 @@ impl Definition {
             cluster: None,
             limits: Limits::default(),
             adopts_table: false,
+            permissions: Permissions::default(),
             foreign: None,
         }
     }
@@ -315,6 +320,15 @@ impl Definition {
     /// Elements of the description that the definition was made from.
     pub fn foreign(&self) -> Option<&ForeignElements> {
         self.foreign.as_ref()
+    }
+
+    /// Sets the permissions of the directory, if the pool makes it.
+    pub fn set_permissions(&mut self, permissions: Permissions) {
+        self.permissions = permissions;
+    }
+
+    pub(crate) fn take_permissions(&mut self) -> Permissions {
+        std::mem::take(&mut self.permissions)
     }
 
     /// Stores elements with the definition.

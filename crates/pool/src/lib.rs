@@ -39,6 +39,7 @@ mod job_rate;
 mod limits;
 mod name;
 mod operation;
+mod permissions;
 mod place;
 mod pool;
 mod state;
@@ -58,6 +59,7 @@ pub use job::{
 };
 pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};
+pub use permissions::{Owner, Permissions};
 pub use place::{is_path, state_for_disk, state_of_user};
 pub use pool::{
     ImageFacts, Interrupted, Job, Leftovers, ListedVolume, OnStop, Pool, PoolInfo, Refreshed,

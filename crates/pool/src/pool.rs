@@ -151,7 +151,8 @@ impl Pool {
     /// # Errors
     /// Those of creating it; `InUse` if another process uses the image, and the cause if it is not
     /// an ext4 file system.
-    pub fn build(definition: Definition) -> Result<Self> {
+    pub fn build(mut definition: Definition) -> Result<Self> {
+        let permissions = definition.take_permissions();
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))
         };
@@ -160,7 +161,7 @@ impl Pool {
             None => Ok(()),
         };
         match definition.kind() {
-            PoolKind::Dir => make(definition.path())?,
+            PoolKind::Dir => permissions.make_directory(definition.path())?,
             PoolKind::Ext4 => {
                 image_of(&definition).check()?;
                 make_above(&definition)?;

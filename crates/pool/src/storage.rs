@@ -34,6 +34,7 @@ use extant_space::{ByteRange, CancelToken, Control, Error, ErrorKind, Result, Sp
 
 use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
+use crate::permissions::Owner;
 
 pub(crate) use directory::DirectoryStorage;
 pub(crate) use disk::DiskStore;
@@ -419,6 +420,11 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     /// Sets the permissions, durably. Where there are none, submission refuses others.
     fn set_mode(&self, _mode: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sets owner and group, durably. Where there are none, submission refuses them.
+    fn set_owner(&self, _owner: Owner) -> Result<()> {
         Ok(())
     }
 

@@ -1,10 +1,11 @@
 //! Location of the mapped files: on the host, or inside an image.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_ext4::{FileType, FollowLast};
+use extant_ext4::{FileType, FollowLast, InodeNumber};
 use extant_hostfs::DeviceBelow;
 use extant_image::detect::{self, Kind};
 use extant_image::{Format, open_file};
@@ -105,7 +106,8 @@ pub(super) struct ImageSource(pub(super) Image, pub(super) Hidden);
 
 impl Source for ImageSource {
     fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<MapFile>> + 'a> {
-        let found = paths.iter().flat_map(|path| self.below(path));
+        let mut linked = HashSet::new();
+        let found = paths.iter().flat_map(|path| self.below(path, &mut linked));
         Box::new(found.collect::<Vec<_>>().into_iter())
     }
 
@@ -127,8 +129,8 @@ impl Source for ImageSource {
 }
 
 impl ImageSource {
-    /// The file at `path`, or the regular files below it.
-    fn below(&self, path: &Path) -> Vec<Result<MapFile>> {
+    /// The file at `path`, or the regular files below it: of several names of a file the first.
+    fn below(&self, path: &Path, linked: &mut HashSet<InodeNumber>) -> Vec<Result<MapFile>> {
         let node = match self.0.resolve(path, FollowLast::Yes) {
             Ok(node) => node,
             Err(error) => return vec![Err(error)],
@@ -145,7 +147,9 @@ impl ImageSource {
             if !self.1.shows(last(step.path)) {
                 return Ok(Enter::No);
             }
-            if step.node.file_type() == FileType::Regular {
+            let attributes = step.node.attributes();
+            let is_first = attributes.links < 2 || linked.insert(attributes.inode);
+            if step.node.file_type() == FileType::Regular && is_first {
                 found.push(Ok(MapFile {
                     path: path_of(step.path.to_vec()),
                     is_argument: false,

@@ -1,8 +1,11 @@
 //! The files that the arguments stand for: files as they are named, and the
-//! regular files below directories, sorted, symbolic links left alone.
+//! regular files below directories, sorted, symbolic links left alone. Of several names of a file
+//! below directories the first is shown.
 //!
-//! Lazy: no more than the entries of the directories on the way down are held.
+//! Lazy: no more is held than the entries of the directories on the way down, and the numbers of
+//! files with several names.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,6 +50,8 @@ pub(super) struct Walk {
     hidden: Hidden,
     /// Paths not visited yet, the next one last.
     pending: Vec<Pending>,
+    /// Device and inode of the files with several names that were found below directories.
+    linked: HashSet<(u64, u64)>,
 }
 
 struct Pending {
@@ -73,6 +78,7 @@ impl Walk {
             boundary,
             hidden,
             pending: pending.collect(),
+            linked: HashSet::new(),
         }
     }
 
@@ -103,7 +109,10 @@ impl Walk {
         }
         // A fifo named as an argument is an error of its own when it is opened.
         let is_argument = matches!(next.origin, Origin::Argument);
-        let wanted = metadata.is_file() || is_argument;
+        let is_first = is_argument
+            || metadata.nlink() == 1
+            || self.linked.insert((metadata.dev(), metadata.ino()));
+        let wanted = metadata.is_file() && is_first || is_argument;
         Ok(wanted.then_some(MapFile {
             path: next.path,
             is_argument,
@@ -173,6 +182,24 @@ mod tests {
         assert_eq!(walk(Hidden::LeaveOut), shown);
         let all = [".hidden", "a", "b/.git/x", "b/1", "b/2", "b/c/x", "z"];
         assert_eq!(walk(Hidden::Show), all.map(PathBuf::from));
+    }
+
+    #[test]
+    fn file_with_several_names_is_found_once_below_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        fs::write(&file, "x").unwrap();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        for name in ["b", "d/c"] {
+            fs::hard_link(&file, dir.path().join(name)).unwrap();
+        }
+        let find = |paths: &[PathBuf]| -> Vec<_> {
+            let found = Walk::new(paths, Boundary::Stay, Hidden::Show);
+            found.map(|found| found.unwrap().path).collect()
+        };
+        assert_eq!(find(&[dir.path().to_owned()]), [file.clone()]);
+        let named = [file, dir.path().join("b")];
+        assert_eq!(find(&named), named);
     }
 
     #[test]

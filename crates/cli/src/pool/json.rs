@@ -214,6 +214,8 @@ fn request(operation: &Operation) -> Value {
             "preallocated_bytes": create.allocation_bytes,
             "preallocation": create.preallocation,
             "mode": octal(create.mode),
+            "uid": create.owner.uid,
+            "gid": create.owner.gid,
         }),
         Operation::Clone(clone) => json!({
             "source": clone.source,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::foreign::ForeignElements;
 use crate::name::VolumeName;
+use crate::permissions::Owner;
 use crate::storage::Purpose;
 
 /// A long operation on a volume.
@@ -49,6 +50,9 @@ pub struct CreateVolume {
     pub preallocation: Preallocation,
     /// Permissions of the file.
     pub mode: u32,
+    /// Its owner and group; `None`: those of the process that makes it.
+    #[serde(default, skip_serializing_if = "Owner::is_default")]
+    pub owner: Owner,
     /// Turn copy-on-write off for the file, if supported (btrfs).
     pub nocow: bool,
     /// How its content is verified before it has its name.
@@ -89,6 +93,7 @@ impl CreateVolume {
             },
             preallocation,
             mode: 0o600,
+            owner: Owner::default(),
             nocow: false,
             verification: Verification::Sample,
             foreign: None,

@@ -63,6 +63,9 @@ pub(super) fn perform(
     if let Some(foreign) = &create.foreign {
         store_foreign(&*file, foreign)?;
     }
+    if !create.owner.is_default() {
+        file.set_owner(create.owner)?;
+    }
     let has_mode = create.mode & OWNER_WRITES == OWNER_WRITES;
     if !has_mode {
         // Durable on return.

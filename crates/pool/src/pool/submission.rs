@@ -393,10 +393,11 @@ impl Operation {
             Self::Create(create) => {
                 let is_part = create.allocation_bytes < create.capacity_bytes;
                 let foreign = create.foreign.as_ref();
+                let of_owner = (!create.owner.is_default()).then_some(Feature::Permissions);
                 [
                     of_format(create.format),
                     of_space(create.preallocation).or(is_part.then_some(Feature::Sparse)),
-                    of_mode(create.mode),
+                    of_mode(create.mode).or(of_owner),
                     foreign.map(|_| Feature::Attributes),
                 ]
             }

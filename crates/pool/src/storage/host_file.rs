@@ -11,11 +11,12 @@ use extant_hostfs::{
     materialize_file, write_zeroes,
 };
 use extant_space::{ByteRange, Control, Error, ErrorKind, MappedProgress, Result};
-use rustix::fs::{Mode, XattrFlags};
+use rustix::fs::{Gid, Mode, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Done, FileStat, MakeWritten, VolumeFile, nanoseconds};
 use crate::fair_lock::LockMode;
+use crate::permissions::Owner;
 use extant_hostfs::path_of_open;
 
 /// Longer values are none of ours.
@@ -73,6 +74,19 @@ impl VolumeFile for HostFile {
         rustix::fs::fchmod(self.as_file(), Mode::from_raw_mode(mode))
             .and_then(|()| rustix::fs::fsync(self.as_file()))
             .map_err(|errno| error(self, errno).during("set mode"))
+    }
+
+    fn set_owner(&self, owner: Owner) -> Result<()> {
+        let (uid, gid) = (owner.uid.map(Uid::from_raw), owner.gid.map(Gid::from_raw));
+        rustix::fs::fchown(self.as_file(), uid, gid)
+            .and_then(|()| rustix::fs::fsync(self.as_file()))
+            .map_err(|errno| {
+                let error = error(self, errno).during("set owner");
+                match errno {
+                    Errno::PERM => error.advice("only root can make a volume for another owner"),
+                    _ => error,
+                }
+            })
     }
 
     fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {

@@ -16,6 +16,7 @@ use extant_space::{
 use super::engine::{Engine, FileKey};
 use super::open_image::LockAccess;
 use crate::fair_lock::LockMode;
+use crate::permissions::Owner;
 use crate::storage::{Done, FileStat, MakeWritten, VolumeFile, nanoseconds};
 
 /// An open file of an image. It is closed while others have the image.
@@ -165,6 +166,18 @@ impl VolumeFile for Ext4File {
     fn set_mode(&self, mode: u32) -> Result<()> {
         let change = AttributeChange {
             permissions: Some(mode as u16),
+            ..AttributeChange::default()
+        };
+        self.call(|_, file| {
+            file.node().set_attributes(&change)?;
+            file.sync(SyncMode::All)
+        })
+    }
+
+    fn set_owner(&self, owner: Owner) -> Result<()> {
+        let change = AttributeChange {
+            uid: owner.uid,
+            gid: owner.gid,
             ..AttributeChange::default()
         };
         self.call(|_, file| {
