@@ -11,6 +11,8 @@ use std::sync::Arc;
 use extant_ondisk::ext4::Access;
 use extant_space::Result;
 
+use extant_ondisk::ext4::inode::Timestamp;
+
 use crate::engine::Engine;
 use crate::options::AllocatorPolicy;
 use crate::state::{Counters, Statistics};
@@ -49,6 +51,11 @@ impl Filesystem {
     /// first error of freeing the blocks of a removed file; everything is checkpointed then.
     pub fn close(self) -> Result<()> {
         self.engine.close()
+    }
+
+    /// The time of a change at this moment.
+    pub fn now(&self) -> Timestamp {
+        self.engine.fs.clock.now()
     }
 
     /// How full it is.

@@ -70,4 +70,5 @@ pub use options::{
     Reservation, Reserve,
 };
 pub use state::{CacheStatistics, Counters, Statistics};
+pub use time::ClockSource;
 pub use xattr::XattrMode;

@@ -27,7 +27,6 @@ use crate::engine::Engine;
 use crate::inode_cell::{InodeCell, InodeState, LINKS_MAX};
 use crate::state::FsState;
 use crate::sync::read;
-use crate::time;
 use crate::transaction::Transaction;
 
 pub(crate) use blocks::Blocks;
@@ -157,7 +156,7 @@ impl FsState {
 
     /// Sets the times of a directory after a change of its names.
     pub(crate) fn names_changed(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
-        let now = time::now();
+        let now = self.clock.now();
         cell.change(transaction, |state| {
             state.inode.set_time(TimeField::Modification, now);
             state.inode.set_time(TimeField::Change, now);

@@ -1,5 +1,6 @@
 //! How a file system is opened.
 
+use crate::time::ClockSource;
 use std::time::Duration;
 
 use extant_ondisk::ext4::{Access, Features, Incompat, RoCompat};
@@ -24,6 +25,8 @@ pub struct Options {
     pub zeroes: DeviceZeroes,
     /// Whether blocks kept for root may be taken.
     pub reserve: Reserve,
+    /// The source of the times of changes.
+    pub clock: ClockSource,
     /// How blocks are searched for, at first.
     pub allocator: AllocatorPolicy,
     /// Blocks of metadata kept in memory.
@@ -142,6 +145,7 @@ impl Default for Options {
             assign: Assign::Try,
             zeroes: DeviceZeroes::Written,
             reserve: Reserve::Keep,
+            clock: ClockSource::Tick,
             allocator: AllocatorPolicy::default(),
             cached_blocks: 16 * 1024,
             cached_inodes: 64 * 1024,

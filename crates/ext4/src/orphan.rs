@@ -245,7 +245,7 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     // It would be found again each time.
                     let deletion = match links {
-                        0 => time::now().seconds as u32,
+                        0 => time::last_tick().seconds as u32,
                         _ => 0,
                     };
                     let transaction = self.begin(INODE_CREDITS + CREDITS)?;

@@ -22,6 +22,7 @@ use crate::groups::Groups;
 use crate::inode::InodeTable;
 use crate::options::Options;
 use crate::orphan_list::Orphans;
+use crate::time::Clock;
 use crate::transaction::{Running, TransactionId};
 
 pub use crate::cache::CacheStatistics;
@@ -38,6 +39,7 @@ pub(crate) struct FsState {
     pub(crate) stoppable: Option<Arc<StoppableDevice<Arc<dyn Device>>>>,
     pub(crate) options: Options,
     pub(crate) layout: Layout,
+    pub(crate) clock: Clock,
     /// Whether there is a journal.
     pub(crate) has_log: bool,
     pub(crate) seed: Option<Seed>,

@@ -24,7 +24,6 @@ use crate::inode_cell::{InodeCell, InodeState};
 use crate::state::FsState;
 use crate::store::Store;
 use crate::sync::{read, write};
-use crate::time;
 use crate::transaction::INODE_CREDITS;
 use crate::transaction::Transaction;
 use crate::tree::NodesMut;
@@ -213,7 +212,7 @@ impl FsState {
         after
             .inode
             .write_inode(&mut state.slot, &state.inode, &self.layout)?;
-        state.inode.set_time(TimeField::Change, time::now());
+        state.inode.set_time(TimeField::Change, self.clock.now());
         Ok(())
     }
 

@@ -43,7 +43,7 @@ mod xattrs;
 use std::fmt;
 use std::sync::OnceLock;
 
-use extant_ext4::{AccessTime, Filesystem, InodeFlags, Node, Options};
+use extant_ext4::{AccessTime, ClockSource, Filesystem, InodeFlags, Node, Options};
 use extant_fuse::Notifier;
 use extant_fuse::operations::{NodeId, Result};
 use extant_fuse::options::{AccessTimes, WriteCache};
@@ -131,6 +131,11 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
         zeroes: options.zeroes,
         allocator: options.allocator.policy(),
         replay: options.replay,
+        // With it the kernel stores the times of writes.
+        clock: match options.fuse.write_cache {
+            WriteCache::Back => ClockSource::FileSystems,
+            WriteCache::Through => ClockSource::Tick,
+        },
         ..default
     }
 }

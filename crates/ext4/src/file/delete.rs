@@ -37,7 +37,7 @@ impl Engine {
             state.join(cell, &transaction);
             fs.release_xattr_block(&transaction, cell, &mut state)?;
         }
-        fs.remove_orphan(&transaction, cell, time::now().seconds as u32)?;
+        fs.remove_orphan(&transaction, cell, time::last_tick().seconds as u32)?;
         cell.change(&transaction, |state| {
             if file_type != Some(FileType::SymbolicLink) || has_blocks {
                 state.inode.set_size_bytes(0, &fs.layout);

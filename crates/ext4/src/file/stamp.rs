@@ -2,10 +2,8 @@
 //! write.
 
 use extant_ondisk::ext4::Inode;
-use extant_ondisk::ext4::inode::TimeField;
+use extant_ondisk::ext4::inode::{TimeField, Timestamp};
 use extant_space::Result;
-
-use crate::time;
 
 /// Further effects of a data change on the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +51,8 @@ impl Stamp {
     }
 }
 
-/// Both times of a change are those of this tick already.
-pub(super) fn is_stamped(inode: &Inode) -> bool {
-    let now = Some(time::now());
+/// Both times of a change are `now` already.
+pub(super) fn is_stamped(inode: &Inode, now: Timestamp) -> bool {
+    let now = Some(now);
     inode.time(TimeField::Modification) == now && inode.time(TimeField::Change) == now
 }

@@ -28,7 +28,6 @@ use crate::mapping::{self, MapMut};
 use crate::state::{FsState, allocator_id};
 use crate::store::Store;
 use crate::sync::{read, write};
-use crate::time;
 use crate::transaction::{INODE_CREDITS, Transaction};
 use crate::tree::{Mapping, TreeMut, step_cost};
 
@@ -297,7 +296,8 @@ impl Engine {
         {
             let state = read(&cell.state);
             let grows = stamp.size_at_least > state.inode.size_bytes(&fs.layout);
-            let has_times = stamp.times == WriteTimes::Kept || is_stamped(&state.inode);
+            let has_times =
+                stamp.times == WriteTimes::Kept || is_stamped(&state.inode, fs.clock.now());
             if !grows && has_times {
                 return Ok(());
             }
@@ -544,7 +544,7 @@ impl FsState {
         stamp: Stamp,
     ) {
         if stamp.times == WriteTimes::Present {
-            let now = time::now();
+            let now = self.clock.now();
             state.inode.set_time(TimeField::Modification, now);
             state.inode.set_time(TimeField::Change, now);
         }

@@ -35,6 +35,7 @@ use crate::orphan_list::Orphans;
 use crate::state::{AssignedBlocks, FsState, read_superblock};
 use crate::sync::{lock, read};
 use crate::system_zone::{SystemZone, ZoneBuilder};
+use crate::time::Clock;
 use crate::transaction::Running;
 use crate::tree::{Mapping, TreeFormat};
 
@@ -329,6 +330,7 @@ impl FsState {
             allocator,
             assigned: AssignedBlocks::new(&layout),
             running: Running::new(writing),
+            clock: Clock::new(options.clock),
             options,
             frozen: Mutex::default(),
             rename_lock: Mutex::default(),

@@ -18,7 +18,6 @@ use crate::new_node::{NewKind, NewNode};
 use crate::orphan;
 use crate::state::FsState;
 use crate::sync::{read, write};
-use crate::time;
 use crate::transaction::Transaction;
 use crate::tree;
 use crate::xattr::{self, InheritedAccess};
@@ -200,7 +199,7 @@ impl FsState {
         inode.set_gid(gid);
         inode.set_links(if is_directory { 2 } else { 1 });
         inode.set_generation(fastrand::u32(..));
-        let now = time::now();
+        let now = self.clock.now();
         for field in [
             TimeField::Access,
             TimeField::Modification,

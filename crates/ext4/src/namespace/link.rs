@@ -12,7 +12,6 @@ use crate::engine::Engine;
 use crate::inode_cell::{InodeCell, LINKS_MAX};
 use crate::orphan;
 use crate::sync::{read, write};
-use crate::time;
 
 impl Engine {
     /// Gives an inode that is no directory, and has a handle, one more name.
@@ -75,7 +74,7 @@ impl Engine {
             }
         }
         cell.change(&transaction, |state| {
-            state.inode.set_time(TimeField::Change, time::now());
+            state.inode.set_time(TimeField::Change, fs.clock.now());
         });
         fs.names_changed(&transaction, parent);
         transaction.note_name(NameChange::Link, parent.number, cell.number, name);

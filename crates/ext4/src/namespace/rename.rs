@@ -18,7 +18,6 @@ use crate::new_node::{NewKind, NewNode};
 use crate::orphan;
 use crate::state::FsState;
 use crate::sync::{lock, read, write};
-use crate::time;
 use crate::transaction::Transaction;
 
 /// Treatment of an existing new name.
@@ -398,6 +397,13 @@ impl FsState {
             .map_err(|error| NotMoved::Halfway(in_directory(error, from.directory.number)))
     }
 
+    fn touch(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
+        let now = self.clock.now();
+        cell.change(transaction, |state| {
+            state.inode.set_time(TimeField::Change, now);
+        });
+    }
+
     fn names<'a>(
         &'a self,
         transaction: &'a Transaction<'a>,
@@ -429,7 +435,7 @@ impl FsState {
                     self.remove_subdirectory(transaction, to.directory);
                     self.add_subdirectory(transaction, from.directory);
                 }
-                touch(transaction, target);
+                self.touch(transaction, target);
             }
             (target, _) => {
                 match whiteout {
@@ -454,7 +460,7 @@ impl FsState {
             self.remove_subdirectory(transaction, from.directory);
             self.add_subdirectory(transaction, to.directory);
         }
-        touch(transaction, &moved.source);
+        self.touch(transaction, &moved.source);
         moved.note(transaction);
         self.names_changed(transaction, from.directory);
         if moved.crosses() {
@@ -491,12 +497,6 @@ impl FsState {
         }
         Ok(children)
     }
-}
-
-fn touch(transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
-    cell.change(transaction, |state| {
-        state.inode.set_time(TimeField::Change, time::now());
-    });
 }
 
 fn file_type(cell: &InodeCell) -> Result<FileType> {

@@ -13,7 +13,6 @@ use crate::inode_cell::InodeCell;
 use crate::orphan;
 use crate::state::FsState;
 use crate::sync::{read, write};
-use crate::time;
 use crate::transaction::Transaction;
 
 /// A block of the directory, its inode, the inode that loses a name, and noting it as an orphan.
@@ -102,7 +101,7 @@ impl FsState {
         let left = victim.change(transaction, |state| {
             let left = state.inode.links().saturating_sub(1);
             state.inode.set_links(left);
-            state.inode.set_time(TimeField::Change, time::now());
+            state.inode.set_time(TimeField::Change, self.clock.now());
             left
         });
         if left == 0 {
@@ -115,7 +114,7 @@ impl FsState {
         victim.change(transaction, |state| {
             state.inode.set_links(0);
             state.inode.set_size_bytes(0, &self.layout);
-            state.inode.set_time(TimeField::Change, time::now());
+            state.inode.set_time(TimeField::Change, self.clock.now());
             state.data_changed_in = Some(transaction.epoch());
         });
         self.add_orphan(transaction, victim);

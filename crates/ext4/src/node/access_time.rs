@@ -39,10 +39,10 @@ impl Node {
         if !self.engine.is_writable() {
             return;
         }
-        let now = time::now();
-        if !is_due(&read(&self.cell.state).inode, policy, now) {
+        if !is_due(&read(&self.cell.state).inode, policy, time::last_tick()) {
             return;
         }
+        let now = self.engine.fs.clock.now();
         let mut state = write(&self.cell.state);
         state.inode.set_time(TimeField::Access, now);
         state.has_late_access = true;

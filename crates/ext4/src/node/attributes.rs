@@ -7,7 +7,7 @@ use extant_space::{Error, ErrorKind, Result};
 use super::Node;
 use crate::sync::{read, write};
 use crate::transaction::INODE_CREDITS;
-use crate::{time, xattr};
+use crate::xattr;
 
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,7 @@ impl Node {
         if let Some(list) = &list {
             fs.change_xattrs(&transaction, &self.cell, list)?;
         }
+        let changed = change.changed.unwrap_or_else(|| fs.clock.now());
         self.cell.change(&transaction, |state| {
             let inode = &mut state.inode;
             if let Some(permissions) = change.permissions
@@ -206,7 +207,7 @@ impl Node {
                 let others = inode.flags().difference(USER_FLAGS);
                 inode.set_flags(others | (flags & USER_FLAGS));
             }
-            inode.set_time(TimeField::Change, change.changed.unwrap_or_else(time::now));
+            inode.set_time(TimeField::Change, changed);
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use extant_space::Result;
 use super::Node;
 use crate::sync::{read, write};
 use crate::transaction::INODE_CREDITS;
-use crate::{time, xattr};
+use crate::xattr;
 
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
@@ -49,7 +49,7 @@ impl Node {
         self.cell.change(&transaction, |state| {
             let mode = kept(state.inode.mode());
             state.inode.set_mode(mode);
-            state.inode.set_time(TimeField::Change, time::now());
+            state.inode.set_time(TimeField::Change, fs.clock.now());
         });
         Ok(())
     }

@@ -49,7 +49,7 @@ impl FsState {
     /// Marks, before the first transaction, that the journal must be replayed, or that the file
     /// system must be checked if it has none.
     pub(crate) fn mark_open(&self) -> Result<()> {
-        let now = time::now();
+        let now = time::last_tick();
         lock(&self.superblock).edit(|raw| {
             if self.has_log {
                 raw.s_feature_incompat
@@ -70,7 +70,7 @@ impl FsState {
     /// Marks the file system clean, after the last commit and the last checkpoint.
     pub(crate) fn mark_clean(&self) -> Result<()> {
         let free = self.groups.frozen_free();
-        let now = time::now();
+        let now = time::last_tick();
         let mut superblock = lock(&self.superblock);
         superblock.set_free(free.blocks, free.inodes as u32)?;
         superblock.edit(|raw| {
@@ -205,7 +205,7 @@ fn recorded(error: &Error) -> RecordedError {
         _ => (1, "other"),
     };
     RecordedError {
-        time_seconds: time::now().seconds as u64,
+        time_seconds: time::last_tick().seconds as u64,
         inode: None,
         block: PhysicalBlock(0),
         function: function.into(),

@@ -62,16 +62,16 @@ impl Volume {
             permissions: change.permissions.map(|mode| (mode & 0o7777) as u16),
             uid: change.uid.map(|id| owners.users.other(id)),
             gid: change.gid.map(|id| owners.groups.other(id)),
-            accessed: change.accessed.map(engine_time),
-            modified: change.modified.map(engine_time),
-            changed: change.changed.map(|time| engine_time(SetTime::To(time))),
+            accessed: change.accessed.map(|time| self.engine_time(time)),
+            modified: change.modified.map(|time| self.engine_time(time)),
+            changed: change.changed.map(to_engine),
             times: match (change.accessed, change.modified, change.changed) {
                 // With the writeback cache the kernel sets the time of a change from its own clock,
                 // and stores it later. Other times are those of `touch -d`.
-                (None | Some(SetTime::Now), Some(time @ SetTime::To(_)), Some(_)) => {
+                (None | Some(SetTime::Now), Some(SetTime::To(time)), Some(_)) => {
                     let stored = known.node().attributes().modified;
                     let possible = stored..=precise_now();
-                    if possible.contains(&engine_time(time)) {
+                    if possible.contains(&to_engine(time)) {
                         ext4::Times::Present
                     } else {
                         ext4::Times::Chosen
@@ -114,6 +114,14 @@ impl Volume {
             self.reply_errno(file.resize(size))?;
         }
         self.before_change(known, caller, change.privileges)
+    }
+
+    /// No time may be before that of an earlier change: the present one is that of the engine.
+    fn engine_time(&self, time: SetTime) -> ext4::Timestamp {
+        match time {
+            SetTime::To(time) => to_engine(time),
+            SetTime::Now => self.filesystem.now(),
+        }
     }
 
     pub(super) fn statistics_now(&self) -> Statistics {
@@ -202,20 +210,9 @@ fn shown_time(time: ext4::Timestamp) -> Timestamp {
     }
 }
 
-fn engine_time(time: SetTime) -> ext4::Timestamp {
-    match time {
-        SetTime::To(time) => ext4::Timestamp {
-            seconds: time.seconds,
-            nanoseconds: time.nanoseconds,
-        },
-        // The time of the last tick, as for all changes here: no time may be before that of an
-        // earlier change.
-        SetTime::Now => {
-            let now = clock_gettime(ClockId::RealtimeCoarse);
-            ext4::Timestamp {
-                seconds: now.tv_sec,
-                nanoseconds: now.tv_nsec as u32,
-            }
-        }
+fn to_engine(time: Timestamp) -> ext4::Timestamp {
+    ext4::Timestamp {
+        seconds: time.seconds,
+        nanoseconds: time.nanoseconds,
     }
 }

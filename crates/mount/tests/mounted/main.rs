@@ -16,3 +16,4 @@ mod mounts;
 mod notes;
 mod shutdown;
 mod stress;
+mod times;
