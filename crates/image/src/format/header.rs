@@ -61,6 +61,8 @@ const L1_BYTES_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 const SNAPSHOTS_MAX: u32 = 65_536;
 const BACKING_NAME_MAX: u64 = 1023;
+/// The largest file offset.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// The version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -354,10 +356,17 @@ impl Header {
                 ),
             ));
         }
-        if self.l1_entries > 0 {
-            let place = "header.l1_table_offset";
-            table_range(place, self.l1_offset, l1_bytes, cluster_bytes, file_bytes)?;
-        }
+        // QEMU validates the offset of an empty table as well, except for the end of the file.
+        let end_of = |entries| {
+            if entries > 0 {
+                file_bytes
+            } else {
+                FILE_BYTES_MAX
+            }
+        };
+        let place = "header.l1_table_offset";
+        let end = end_of(self.l1_entries);
+        table_range(place, self.l1_offset, l1_bytes, cluster_bytes, end)?;
         let table_bytes = u64::from(self.refcount_table_clusters) * cluster_bytes;
         if table_bytes == 0 || table_bytes > REFCOUNT_TABLE_BYTES_MAX {
             return Err(corrupt(
@@ -383,10 +392,9 @@ impl Header {
                 format_args!("{} is above {SNAPSHOTS_MAX}", self.snapshots.count),
             ));
         }
-        if self.snapshots.count > 0 {
-            let place = "header.snapshots_offset";
-            table_range(place, self.snapshots.offset, 0, cluster_bytes, file_bytes)?;
-        }
+        let place = "header.snapshots_offset";
+        let end = end_of(self.snapshots.count);
+        table_range(place, self.snapshots.offset, 0, cluster_bytes, end)?;
         Ok(())
     }
 

@@ -100,6 +100,12 @@ fn every_wrong_field_is_named() {
             "header.snapshots_offset",
         ),
         (
+            64,
+            &[0x12, 0x34, 0x56, 0x78, 0x90, 0xab, 0xcd, 0xef],
+            "header.snapshots_offset",
+        ),
+        (64, &[0x80, 0, 0, 0, 0, 0, 0, 0], "header.snapshots_offset"),
+        (
             72,
             &[0x80, 0, 0, 0, 0, 0, 0, 0],
             "header.incompatible_features has bit 63",
@@ -122,6 +128,25 @@ fn every_wrong_field_is_named() {
             error.kind(),
             ErrorKind::Corrupt | ErrorKind::Unsupported
         ));
+    }
+}
+
+#[test]
+fn offset_of_an_empty_table_is_validated_as_in_qemu() {
+    let mut header = header();
+    (header.virtual_bytes, header.l1_entries) = (0, 0);
+    let parse = |offset: u64| {
+        let mut header = header.clone();
+        (header.l1_offset, header.snapshots.offset) = (offset, offset);
+        Header::parse(&bytes(&header), FILE)
+    };
+    // Past the end of the file is no error.
+    for offset in [0, 0x10000, FILE << 16] {
+        assert_eq!(parse(offset).unwrap().l1_offset, offset);
+    }
+    for offset in [0x200, u64::MAX << 16, 1 << 63] {
+        let error = parse(offset).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{offset:#x}");
     }
 }
 
