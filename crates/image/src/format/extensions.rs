@@ -67,8 +67,17 @@ impl Extensions {
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
         let mut found = Vec::new();
         let mut at = 0;
-        // An image that ends here, or has its backing file's name here, has no end mark to find.
-        while let Ok((raw, rest)) = RawExtension::ref_from_prefix(&bytes[at..]) {
+        // Extensions that end here, where the name of the backing file begins, need no end mark.
+        while at < bytes.len() {
+            let Ok((raw, rest)) = RawExtension::ref_from_prefix(&bytes[at..]) else {
+                return Err(corrupt(
+                    "header extension",
+                    format_args!(
+                        "has only {} bytes for its type and length",
+                        bytes.len() - at
+                    ),
+                ));
+            };
             let kind = raw.kind.get();
             at += size_of::<RawExtension>();
             let length = raw.length.get() as usize;

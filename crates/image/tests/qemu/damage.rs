@@ -183,7 +183,13 @@ fn image_refused_by_qemu_is_reported_and_not_called_repaired() {
     assert_eq!(entry[36..40], 24_u32.to_be_bytes());
     let short = [&entry[..36], &8_u32.to_be_bytes(), &[0; 8], &entry[64..68]].concat();
     let long = (1_u64 << 32 | 1 << 20).to_be_bytes().to_vec();
-    let cases: [(&str, &[u8], u64, Vec<u8>); 10] = [
+    let cases: [(&str, &[u8], u64, Vec<u8>); 11] = [
+        (
+            "a backing name inside an extension",
+            &plain,
+            8,
+            (length + 4).to_be_bytes().to_vec(),
+        ),
         (
             "an unaligned list of no snapshots",
             &plain,

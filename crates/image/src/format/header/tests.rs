@@ -118,6 +118,12 @@ fn every_wrong_field_is_named() {
         (104, &[1], "header.compression_type"),
         (104, &[2], "header.compression_type"),
         (112, &[1, 2, 3, 4, 0, 2, 0, 0], "header extension 0x1020304"),
+        // The name of the backing file begins inside the first extension.
+        (
+            8,
+            &[0, 0, 0, 0, 0, 0, 0, 116],
+            "header extension has only 4",
+        ),
     ];
     for &(at, wrong, place) in cases {
         let mut bytes = bytes(&header());
