@@ -14,20 +14,45 @@ const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 impl Check<'_> {
     /// The directory, the tables that it names, and the clusters that these name.
     pub(super) fn count_bitmaps(&mut self) -> Result<()> {
-        let header = &self.image.header;
-        let Some(data) = header.extensions.find(Extensions::BITMAPS) else {
+        let image = self.image;
+        // QEMU refuses an invalid extension, also if another one follows, and uses the last one.
+        let mut valid = None;
+        for data in image.header.extensions.all(Extensions::BITMAPS) {
+            valid = self.bitmap_directory(data);
+        }
+        let Some((count, directory)) = valid else {
             return Ok(());
         };
+        self.add(directory, || "bitmap directory".into());
+        let mut at = directory.start();
+        for index in 0..count {
+            self.control.cancel.check()?;
+            let mut entry = RawBitmap::new_zeroed();
+            if at + size_of::<RawBitmap>() as u64 > directory.end() {
+                self.report.corrupt(format_args!(
+                    "bitmap {index}: past the end of the directory"
+                ));
+                return Ok(());
+            }
+            image.file.read_at(entry.as_mut_bytes(), at)?;
+            at += entry.entry_bytes();
+            self.count_bitmap(index, &entry)?;
+        }
+        Ok(())
+    }
+
+    /// The number of bitmaps and their directory in the extension `data`; `None` if it is invalid.
+    fn bitmap_directory(&mut self, data: &[u8]) -> Option<(u32, ByteRange)> {
         let Ok(raw) = RawBitmaps::read_from_bytes(data) else {
             self.report.corrupt(format_args!(
                 "bitmaps extension: {} bytes instead of {}",
                 data.len(),
                 size_of::<RawBitmaps>()
             ));
-            return Ok(());
+            return None;
         };
-        if !header.autoclear.contains(Autoclear::BITMAPS) {
-            return Ok(());
+        if !self.image.header.autoclear.contains(Autoclear::BITMAPS) {
+            return None;
         }
         if raw.reserved.get() != 0 {
             self.report.corrupt(format_args!(
@@ -47,28 +72,12 @@ impl Check<'_> {
                 && range.len() <= RawBitmaps::DIRECTORY_BYTES_MAX
                 && self.geometry.is_aligned(range.start())
         });
-        let Some(directory) = directory else {
+        if directory.is_none() {
             self.report.corrupt(format_args!(
                 "bitmaps extension: a directory of {bytes} bytes at {offset:#x}"
             ));
-            return Ok(());
-        };
-        self.add(directory, || "bitmap directory".into());
-        let mut at = directory.start();
-        for index in 0..raw.nb_bitmaps.get() {
-            self.control.cancel.check()?;
-            let mut entry = RawBitmap::new_zeroed();
-            if at + size_of::<RawBitmap>() as u64 > directory.end() {
-                self.report.corrupt(format_args!(
-                    "bitmap {index}: past the end of the directory"
-                ));
-                return Ok(());
-            }
-            self.image.file.read_at(entry.as_mut_bytes(), at)?;
-            at += entry.entry_bytes();
-            self.count_bitmap(index, &entry)?;
         }
-        Ok(())
+        Some((raw.nb_bitmaps.get(), directory?))
     }
 
     fn count_bitmap(&mut self, index: u32, entry: &RawBitmap) -> Result<()> {

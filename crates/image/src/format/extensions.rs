@@ -110,18 +110,24 @@ impl Extensions {
         out.extend([0; 8]);
     }
 
-    /// The data of the first extension of a type.
+    /// The data of the valid extension of a type: of several, the last, as in QEMU.
     pub fn find(&self, kind: u32) -> Option<&[u8]> {
-        let found = self.0.iter().find(|extension| extension.kind == kind);
-        found.map(|extension| &*extension.data)
+        self.all(kind).last()
     }
 
-    /// Puts `data` in the place of the extension of this type, or at the end.
+    /// The data of every extension of a type, in order.
+    pub(crate) fn all(&self, kind: u32) -> impl Iterator<Item = &[u8]> {
+        let found = self.0.iter().filter(move |found| found.kind == kind);
+        found.map(|found| &*found.data)
+    }
+
+    /// Puts `data` in the place of the first extension of this type, or at the end. Others of this
+    /// type are removed.
     pub fn set(&mut self, kind: u32, data: Vec<u8>) {
-        match self.0.iter_mut().find(|extension| extension.kind == kind) {
-            Some(extension) => extension.data = data,
-            None => self.0.push(Extension { kind, data }),
-        }
+        let first = self.0.iter().position(|found| found.kind == kind);
+        self.0.retain(|found| found.kind != kind);
+        let at = first.unwrap_or(self.0.len());
+        self.0.insert(at, Extension { kind, data });
     }
 
     /// The format of the backing file, if it is named.

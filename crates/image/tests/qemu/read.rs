@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
+use extant_image::format::Extensions;
 use extant_image::{
     CheckReport, Format, ImageExtent, Layer, Preallocation, ReferencedFiles, check, open_path,
     repair_leaks,
@@ -245,6 +246,65 @@ fn chains_are_read_where_they_are_allowed_and_not_else() {
         &middle,
     ]);
     assert!(open_path(&top, None, ReferencedFiles::Open).is_err());
+}
+
+/// Writes an extension before those of the header. There is no backing file, or its name is stored
+/// behind the extensions.
+fn insert_extension(image: &Path, kind: u32, data: &[u8]) {
+    let mut bytes = std::fs::read(image).unwrap();
+    let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (name, start) = (word(&bytes, 12), word(&bytes, 100) as usize);
+    let mut added = [kind.to_be_bytes(), (data.len() as u32).to_be_bytes()].concat();
+    added.extend(data);
+    added.resize(added.len().next_multiple_of(8), 0);
+    if name > 0 {
+        bytes[12..16].copy_from_slice(&(name + added.len() as u32).to_be_bytes());
+    }
+    bytes.copy_within(start..4096 - added.len(), start + added.len());
+    bytes[start..][..added.len()].copy_from_slice(&added);
+    std::fs::write(image, bytes).unwrap();
+}
+
+#[test]
+fn last_extension_of_a_type_is_valid_as_in_qemu() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let (base, image) = (ground.path("base.qcow2"), ground.path("a.qcow2"));
+    made(&base, "", &[]);
+    qemu_io(&base, "qcow2", &WRITES);
+    made(&image, "", &["-b", "base.qcow2", "-F", "qcow2"]);
+    insert_extension(&image, Extensions::BACKING_FORMAT, b"raw");
+    assert_same_map(&image);
+    assert_same_bytes(&ground, &image);
+    let info = layer(&image).info().unwrap().qcow2.unwrap();
+    assert_eq!(info.backing_format.as_deref(), Some("qcow2"));
+    std::fs::remove_file(&image).unwrap();
+
+    let data = ground.path("data.raw");
+    made(&image, &format!("data_file={}", data.display()), &[]);
+    qemu_io(&image, "qcow2", &WRITES);
+    insert_extension(&image, Extensions::DATA_FILE, b"/does/not/exist");
+    assert_same_map(&image);
+    assert_same_bytes(&ground, &image);
+    std::fs::remove_file(&image).unwrap();
+
+    made(&image, "", &[]);
+    qemu(&[&"bitmap", &"--add", &image, &"bits"]);
+    let whole = std::fs::read(&image).unwrap();
+    // Two bitmaps in a directory at the start of a cluster that has another use.
+    let mut other = [0; 24];
+    (other[3], other[15], other[21]) = (2, 32, 1);
+    insert_extension(&image, Extensions::BITMAPS, &other);
+    assert!(assert_same_check(&image).is_clean());
+    // The reserved field of an extension that is not the last.
+    std::fs::write(&image, &whole).unwrap();
+    other[7] = 1;
+    insert_extension(&image, Extensions::BITMAPS, &other);
+    let mut theirs = command::tool("qemu-img");
+    theirs.args(["check", "-f", "qcow2"]).arg(&image);
+    let status = command::run_any_status(&mut theirs).unwrap().status;
+    assert!(!status.success());
+    assert!(checked(&image).corruptions > 0);
 }
 
 #[test]

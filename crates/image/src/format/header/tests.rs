@@ -5,7 +5,7 @@ use std::path::Path;
 use extant_space::ErrorKind;
 use proptest::prelude::*;
 
-use super::super::FeatureName;
+use super::super::{Extension, FeatureName};
 use super::*;
 
 const FILE: u64 = 1 << 20;
@@ -50,6 +50,29 @@ fn header_with_everything_reads_back_the_same() {
     assert_eq!(found, header);
     assert_eq!(found.data_file(), Some(Path::new("data.raw")));
     assert_eq!(found.extensions.backing_format().as_deref(), Some("qcow2"));
+}
+
+#[test]
+fn last_extension_of_a_type_is_valid_and_set_leaves_one() {
+    let mut header = header();
+    header.incompatible = Incompatible::DATA_FILE;
+    let kinds = [Extensions::BACKING_FORMAT, Extensions::DATA_FILE, 0x1234];
+    for value in ["one", "two"] {
+        header.extensions.0.extend(kinds.map(|kind| Extension {
+            kind,
+            data: value.into(),
+        }));
+    }
+    let mut found = Header::parse(&bytes(&header), FILE).unwrap();
+    assert_eq!(found.extensions, header.extensions);
+    assert_eq!(found.data_file(), Some(Path::new("two")));
+    assert_eq!(found.extensions.backing_format().as_deref(), Some("two"));
+    for kind in kinds {
+        found.extensions.set(kind, b"three".to_vec());
+    }
+    let left: Vec<_> = found.extensions.0.iter().map(|one| one.kind).collect();
+    assert_eq!(left, kinds);
+    assert_eq!(found.data_file(), Some(Path::new("three")));
 }
 
 #[test]
