@@ -85,7 +85,14 @@ pub fn next_batch(file: &File, range: ByteRange, flush: Flush) -> io::Result<Bat
     // header, which has room for that many and lives for the duration of the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *request) };
     if result < 0 {
-        return Err(io::Error::last_os_error());
+        return match io::Error::last_os_error() {
+            // The longest file of this file system ends before the range.
+            error if error.raw_os_error() == Some(libc::EFBIG) => Ok(Batch {
+                extents: Vec::new(),
+                is_last: true,
+            }),
+            error => Err(error),
+        };
     }
     let count = (request.fm_mapped_extents as usize).min(BATCH);
     let found = &request.fm_extents[..count];
@@ -131,6 +138,17 @@ fn decode(raw: &FiemapExtent) -> io::Result<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn range_past_the_largest_file_of_the_file_system_has_no_extents() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        match next_batch(&file, ByteRange::new(1 << 55, 1 << 56), Flush::First) {
+            Ok(batch) => assert!(batch.extents.is_empty() && batch.is_last),
+            // tmpfs has no such map.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}"),
+        }
+    }
 
     #[test]
     fn decode_distinguishes_states_and_flags() {

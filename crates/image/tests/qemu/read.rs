@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_hostfs::{Access, HostFile};
-use extant_image::format::Extensions;
+use extant_hostfs::{Access, CreateOptions, HostFile};
+use extant_image::format::{Extensions, Header};
 use extant_image::{
-    CheckReport, Format, ImageExtent, Layer, Preallocation, ReferencedFiles, check, open_path,
-    repair_leaks,
+    CheckReport, CopyOptions, Format, ImageExtent, Layer, Preallocation, ReferencedFiles, check,
+    convert, open_path, repair_leaks,
 };
 use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::requires::tool;
@@ -367,7 +367,7 @@ fn damage_is_counted_as_qemu_counts_it_and_leaks_are_repaired() {
         std::fs::read(&image).unwrap()
     };
     let file = HostFile::open_read(&image).unwrap();
-    let header = extant_image::format::Header::read(&file).unwrap();
+    let header = Header::read(&file).unwrap();
     let word = |at: u64| u64::from_be_bytes(whole[at as usize..][..8].try_into().unwrap());
     let l2 = word(header.l1_offset) & 0x00ff_ffff_ffff_fe00;
     let block = word(header.refcount_table_offset);
@@ -440,6 +440,32 @@ fn damage_is_counted_as_qemu_counts_it_and_leaks_are_repaired() {
     let file = Arc::new(HostFile::open(&image, Access::ReadWrite).unwrap());
     assert_eq!(silent(|control| repair_leaks(file, control)).unwrap(), 1);
     assert_checks(&image);
+}
+
+#[test]
+fn cluster_past_the_largest_file_is_zeros_as_in_qemu() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let (image, copy) = (ground.path("a.qcow2"), ground.path("copy.qcow2"));
+    made(&image, "", &[]);
+    qemu_io(&image, "qcow2", &WRITES);
+    let mut bytes = std::fs::read(&image).unwrap();
+    let header = Header::read(&HostFile::open_read(&image).unwrap()).unwrap();
+    let word = |at: u64| u64::from_be_bytes(bytes[at as usize..][..8].try_into().unwrap());
+    let l2 = word(header.l1_offset) & 0x00ff_ffff_ffff_fe00;
+    // The largest offsets of an entry. ext4 has files of 16 TiB, XFS of 8 EiB.
+    for (index, offset) in [(3, 1_u64 << 55), (17, 0x00ff_ffff_ffff_0000)] {
+        let at = (l2 + index * 8) as usize;
+        bytes[at..at + 8].copy_from_slice(&(1 << 63 | offset).to_be_bytes());
+    }
+    std::fs::write(&image, &bytes).unwrap();
+    assert_same_map(&image);
+    assert_same_bytes(&ground, &image);
+    assert!(layer(&image).info().unwrap().states.hole > 0);
+    let options = qcow2(SIZE, Preallocation::Off);
+    let (file, copies) = (CreateOptions::new(1), CopyOptions::default());
+    silent(|control| convert(&layer(&image), &copy, &options, &file, copies, control)).unwrap();
+    assert_reads_same((&copy, "qcow2"), (&image, "qcow2"));
 }
 
 #[test]
