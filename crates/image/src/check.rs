@@ -58,6 +58,8 @@ struct Check<'a> {
     uses: Counts,
     /// Use count of each cluster as an L2 table.
     tables: Counts,
+    /// End of the last cluster that is in use.
+    used_end_bytes: u64,
     report: CheckReport,
     control: Control<'a>,
 }
@@ -79,6 +81,7 @@ impl<'a> Check<'a> {
             file_bytes,
             uses: Counts::new(clusters).ok_or_else(too_large)?,
             tables: Counts::new(clusters).ok_or_else(too_large)?,
+            used_end_bytes: 0,
             report: CheckReport::new(findings_max, geometry.clusters(image.header.virtual_bytes)),
             control,
         })
@@ -252,7 +255,7 @@ impl<'a> Check<'a> {
     fn add_cluster(&mut self, offset: u64, times: u16) {
         self.uses.add(offset >> self.geometry.cluster_bits(), times);
         let end = offset + self.geometry.cluster_bytes();
-        self.report.image_end_bytes = self.report.image_end_bytes.max(end);
+        self.used_end_bytes = self.used_end_bytes.max(end);
     }
 
     /// Counts all clusters that `range` touches; one that begins past the end of the file is a
@@ -281,6 +284,7 @@ impl<'a> Check<'a> {
     fn compare(&mut self) -> Result<()> {
         let image = self.image;
         let mut at = 0;
+        self.report.image_end_bytes = self.used_end_bytes;
         for_each_block(image, self.uses.len(), &mut |first, block| {
             self.control.cancel.check()?;
             let end = (first + self.geometry.refcount_block_entries()).min(self.uses.len());
@@ -288,6 +292,10 @@ impl<'a> Check<'a> {
             for cluster in first..end {
                 let stored = block.map_or(0, |block| block.get((cluster - first) as usize));
                 let used = self.uses.get(cluster);
+                if stored > 0 {
+                    let end = (cluster + 1) << self.geometry.cluster_bits();
+                    self.report.image_end_bytes = self.report.image_end_bytes.max(end);
+                }
                 if used == stored || (used == u64::from(u16::MAX) && stored > used) {
                     continue;
                 }

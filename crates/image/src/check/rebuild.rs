@@ -86,7 +86,7 @@ impl<'c> Wanted<'c> {
             RefcountTableEntry(raw).block(geometry, index, check.file_bytes)
         };
         // Not at the end of the file, because a disk is longer than the image on it.
-        let start = geometry.clusters(check.report.image_end_bytes);
+        let start = geometry.clusters(check.used_end_bytes);
         let (mut new_blocks, mut new_table) = (0, 0);
         let mut blocks = Vec::new();
         loop {

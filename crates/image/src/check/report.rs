@@ -38,7 +38,7 @@ pub struct CheckReport {
     pub compressed_clusters: u64,
     /// Clusters not contiguous with the one before in the same L2 table, and all compressed ones.
     pub fragmented_clusters: u64,
-    /// End of the used part of the file.
+    /// End of the last cluster of the file that is in use or counted, as in QEMU.
     pub image_end_bytes: u64,
     /// The first findings.
     pub findings: Vec<Finding>,

@@ -146,6 +146,7 @@ fn assert_same_check(image: &Path) -> CheckReport {
         ours.compressed_clusters,
         "{what}"
     );
+    assert_eq!(number("image-end-offset"), ours.image_end_bytes, "{what}");
     ours
 }
 
@@ -372,7 +373,8 @@ fn damage_is_counted_as_qemu_counts_it_and_leaks_are_repaired() {
     let l2 = word(header.l1_offset) & 0x00ff_ffff_ffff_fe00;
     let block = word(header.refcount_table_offset);
     let last = whole.len() as u64 / (64 * KIB) - 1;
-    let cases: [(&str, u64, Vec<u8>); 9] = [
+    let cases: [(&str, u64, Vec<u8>); 10] = [
+        ("a leak behind all uses", l2 + 80 * 8, vec![0; 8]),
         ("a count too high", block + last * 2, vec![0, 2]),
         ("a count too low", block + last * 2, vec![0, 0]),
         ("a leak", l2, vec![0; 8]),
@@ -419,6 +421,7 @@ fn damage_is_counted_as_qemu_counts_it_and_leaks_are_repaired() {
         let shown = format!("{what}: {ours:?}\n{}", command::describe(&output));
         assert_eq!(number("corruptions") > 0, ours.corruptions > 0, "{shown}");
         assert_eq!(number("leaks") > 0, ours.leaks > 0, "{shown}");
+        assert_eq!(number("image-end-offset"), ours.image_end_bytes, "{shown}");
         assert!(!ours.is_clean(), "{shown}");
         let file = Arc::new(HostFile::open(&image, Access::ReadWrite).unwrap());
         match silent(|control| repair_leaks(file, control)) {
