@@ -28,6 +28,7 @@ use extant_space::{
 
 use crate::check::rebuild_refcounts;
 use crate::format::{Header, Incompatible};
+use crate::referenced_file::unnamed_data_file;
 pub use crate::store::Store;
 use crate::store::StoreFile;
 use crate::{Format, detect};
@@ -148,7 +149,7 @@ fn referenced(
             let image = host::open_backing(path, name, header, options, depth)?;
             backing = Some(Arc::new(image));
         }
-        (Some(name), None) => return Err(not_allowed("backing file", Some(name))),
+        (Some(name), None) => return Err(not_allowed("backing file", name)),
     }
     match (header.has_data_file(), header.data_file(), origin) {
         (false, ..) => data = None,
@@ -156,7 +157,8 @@ fn referenced(
         (true, Some(name), Some(_)) => {
             data = Some(host::open_data_file(name, options)?);
         }
-        (true, name, _) => return Err(not_allowed("data file", name)),
+        (true, Some(name), None) => return Err(not_allowed("data file", name)),
+        (true, None, _) => return Err(unnamed_data_file()),
     }
     Ok((backing, data))
 }

@@ -84,6 +84,8 @@ pub struct Qcow2Info {
     pub backing_file: Option<PathBuf>,
     /// The format of the backing file.
     pub backing_format: Option<String>,
+    /// The guest's data is in another file, also if the image does not name it.
+    pub has_data_file: bool,
     /// The name of the data file.
     #[serde(serialize_with = "serialize_path")]
     pub data_file: Option<PathBuf>,
@@ -250,6 +252,7 @@ fn qcow2_info(qcow2: &Qcow2) -> Result<Qcow2Info> {
         has_bitmaps: header.autoclear.contains(Autoclear::BITMAPS),
         backing_file: header.backing_file.clone(),
         backing_format: header.extensions.backing_format(),
+        has_data_file: header.has_data_file(),
         data_file: header.data_file().map(PathBuf::from),
         data_file_raw: header.autoclear.contains(Autoclear::RAW_DATA_FILE),
         snapshot_count: header.snapshots.count,

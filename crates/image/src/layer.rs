@@ -20,6 +20,7 @@ use crate::detect;
 use crate::format::Header;
 use crate::image_format::Format;
 use crate::qcow2::Qcow2;
+use crate::referenced_file::unnamed_data_file;
 
 pub use extents::ImageExtent;
 pub(crate) use extents::states;
@@ -124,17 +125,30 @@ impl Layer {
         };
         self.check_data_file()?;
         match (&header.backing_file, &self.backing) {
-            (Some(name), None) => Err(missing("backing file", Some(name))),
+            (Some(name), None) => Err(missing("backing file", name)),
             (_, Some(backing)) => backing.check_complete(),
             (None, None) => Ok(()),
         }
+    }
+
+    /// No data file is missing that has no name, so that nothing could open it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_data_names(&self) -> Result<()> {
+        match self.header() {
+            Some(header) if header.data_file().is_none() => self.check_data_file()?,
+            _ => {}
+        }
+        let below = self.backing.as_deref();
+        below.map_or(Ok(()), Self::check_data_names)
     }
 
     /// The file of the guest's data exists.
     pub(crate) fn check_data_file(&self) -> Result<()> {
         match self.header() {
             Some(header) if header.has_data_file() && self.data_file.is_none() => {
-                Err(missing("data file", header.data_file()))
+                Err(missing_data(header))
             }
             _ => Ok(()),
         }
@@ -161,20 +175,27 @@ impl Layer {
             Kind::Raw(file) => Ok(file),
             Kind::Qcow2(qcow2) if qcow2.header.has_data_file() => match &self.data_file {
                 Some(file) => Ok(file),
-                None => Err(Error::new(ErrorKind::InvalidArgument)
-                    .detail("the image has a data file, which was not opened")),
+                None => Err(missing_data(&qcow2.header)),
             },
             Kind::Qcow2(qcow2) => Ok(&qcow2.file),
         }
     }
 }
 
+/// The data file was not opened.
+fn missing_data(header: &Header) -> Error {
+    match header.data_file() {
+        Some(name) => missing("data file", name),
+        None => unnamed_data_file(),
+    }
+}
+
 /// A file that the image names was not opened.
-fn missing(what: &str, name: Option<&Path>) -> Error {
-    let name = name.map_or("without a name".into(), |name| name.display().to_string());
+fn missing(what: &str, name: &Path) -> Error {
     Error::new(ErrorKind::InvalidArgument)
         .detail(format!(
-            "the image has a {what} ({name}), which was not opened"
+            "the image has a {what} ({}), which was not opened",
+            name.display()
         ))
         .remedy(Remedy::OpenNamedFiles)
 }

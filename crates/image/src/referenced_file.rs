@@ -94,6 +94,16 @@ pub(crate) fn explain_missing_data(error: Error, name: &Path) -> Error {
     }
 }
 
+/// An error for an image whose data is in another file without a name.
+pub(crate) fn unnamed_data_file() -> Error {
+    Error::new(ErrorKind::InvalidArgument)
+        .detail("the image does not name its data file, which is required")
+        .advice(
+            "name it: qemu-img amend -o data_file=NAME --image-opts \
+             driver=qcow2,file.filename=IMAGE,data-file.filename=NAME",
+        )
+}
+
 /// A name in an image is a path, or a protocol with its parameters.
 ///
 /// # Errors

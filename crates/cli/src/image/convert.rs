@@ -23,7 +23,7 @@ use extant_space::{
 };
 use serde::Serialize;
 
-use super::{ChainArgs, Facts, LookArgs, OpenFile, ShareArgs};
+use super::{ChainArgs, Facts, LookArgs, Looked, OpenFile, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_share, parse_size};
 use crate::file_location::{FileLocation, refuse_export};
 use crate::fs_image::{At, Image, SpaceBelow, changing};
@@ -223,9 +223,8 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
         words,
     };
     let _held = hold(args)?;
-    let follow = args.chain.follow();
     let Some(into) = &args.into else {
-        let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
+        let looked = open_source(args, control)?;
         return wanted.on_host(&looked.layer, control).map(Some);
     };
     changing(into, SpaceBelow::default(), |image| {
@@ -236,11 +235,20 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
             let layer = args.look.layer(Arc::new(node.file()?), Purpose::Use)?;
             wanted.inside(&layer.with_cancel(control.cancel), image, control)
         } else {
-            let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
+            let looked = open_source(args, control)?;
             wanted.inside(&looked.layer, image, control)
         }
     })
     .map(Some)
+}
+
+/// Opens the source with all files that it needs.
+fn open_source(args: &ConvertArgs, control: Control<'_>) -> Result<Looked> {
+    let follow = args.chain.follow();
+    let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
+    let complete = looked.layer.check_complete();
+    complete.map_err(|error| error.at(&args.look.file))?;
+    Ok(looked)
 }
 
 /// Kept to the end: no process may write to the source meanwhile.
@@ -275,13 +283,8 @@ fn to_stdout(args: &ConvertArgs, control: Control<'_>) -> Result<()> {
         return refused("standard output is a terminal");
     }
     let _held = hold(args)?;
-    let looked = args
-        .look
-        .open(args.chain.follow(), Purpose::Use, control.cancel)?;
+    let looked = open_source(args, control)?;
     let layer = &looked.layer;
-    layer
-        .check_complete()
-        .map_err(|error| error.at(&args.look.file))?;
     let size = args.size.map_or(layer.virtual_bytes(), |size| size.0);
     if size < layer.virtual_bytes() {
         return refused("--size is smaller than the disk");

@@ -152,13 +152,17 @@ fn describe_qcow2(out: &mut String, qcow2: &Qcow2Info) {
             format!("{} ({format:?})", print::path(name)),
         );
     }
-    if let Some(name) = &qcow2.data_file {
+    if qcow2.has_data_file {
         let kind = if qcow2.data_file_raw {
             "raw"
         } else {
             "not raw"
         };
-        print::row(out, "data file", format!("{} ({kind})", print::path(name)));
+        let name = match &qcow2.data_file {
+            Some(name) => print::path(name),
+            None => "required, and not named".to_owned(),
+        };
+        print::row(out, "data file", format!("{name} ({kind})"));
     }
     for snapshot in &qcow2.snapshots {
         print::row(

@@ -116,6 +116,8 @@ pub(super) fn run(args: &MapArgs, cancel: &CancelToken) -> Result<ExitCode> {
             .detail("--svg and --png are pictures of the layers, with --through"));
     }
     let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
+    let named = looked.layer.check_data_names();
+    named.map_err(|error| error.at(&args.look.file))?;
     let range = args.range(looked.layer.virtual_bytes());
     let mut out = BufWriter::new(io::stdout().lock());
     let written = if args.form.is_json() {

@@ -141,7 +141,7 @@ impl Data {
                 corrupt: qcow2.is_corrupt,
                 extended_l2: false,
                 data_file: data_file.map(|name: &PathBuf| text(name)),
-                data_file_raw: data_file.map(|_| qcow2.data_file_raw),
+                data_file_raw: qcow2.has_data_file.then_some(qcow2.data_file_raw),
                 bitmaps: qcow2.bitmaps.iter().map(Bitmap::of).collect(),
             }),
         }

@@ -51,6 +51,47 @@ fn info_reports_mode_and_names() {
 }
 
 #[test]
+fn image_without_the_name_of_its_data_file_is_described_and_not_mapped() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let (file, copy) = (work.path().join("a.qcow2"), work.path().join("copy.raw"));
+    let data = format!("data_file={}", work.path().join("a.data").display());
+    create(&file, "4MiB", &["--preallocation", "off", "-o", &data]).success();
+    qemu(&[&"amend", &"-f", &"qcow2", &"-o", &"data_file=", &file]);
+    let theirs = qemu_json(&[&"info", &"--output=json", &file]);
+    let ours = image(&["info", "--json"], &file).success();
+    let specific = "/format-specific/data";
+    assert_eq!(ours.json().pointer(specific), theirs.pointer(specific));
+    assert_eq!(
+        ours.json().pointer("/qcow2/has_data_file"),
+        Some(&true.into())
+    );
+    let text = image(&["info", "--chain"], &file).success();
+    assert!(text.stdout.contains("required, and not named"), "{text}");
+    let copy = copy.to_str().unwrap();
+    for (words, more) in [
+        (&["image", "map"][..], &[][..]),
+        (&["image", "map", "--chain"], &[]),
+        (&["image", "measure", "--chain"], &[]),
+        (&["image", "convert"], &[copy]),
+        (&["image", "convert", "--chain"], &[copy]),
+        (&["image", "resize", "--chain"], &["6MiB"]),
+        (&["image", "materialize", "--chain"], &[]),
+    ] {
+        let answer = run(extant().args(words).arg(&file).args(more));
+        let answer = answer.refused(2, &["a.qcow2", "does not name its data file"]);
+        assert!(!answer.stderr.contains("--chain"), "{answer}");
+    }
+    let layers = run(extant().arg("map").arg(&file));
+    assert!(layers.stderr.contains("does not name"), "{layers}");
+    // With the name it is whole again, by the advice.
+    let with_name = format!("driver=qcow2,file.filename={},", file.display())
+        + &data.replace("data_file=", "data-file.filename=");
+    qemu(&[&"amend", &"-o", &data, &"--image-opts", &with_name]);
+    image(&["map", "--chain"], &file).success();
+}
+
+#[test]
 fn names_that_are_not_utf8_are_shown() {
     let work = Workdir::new();
     let file = work.path().join("top.qcow2");

@@ -82,12 +82,11 @@ impl fmt::Debug for ReferencedStores {
 }
 
 /// The image needs a companion and may not open it.
-pub(super) fn not_allowed(what: &str, name: Option<&Path>) -> Error {
-    let name = name.map(|name| format!(" ({})", name.display()));
+pub(super) fn not_allowed(what: &str, name: &Path) -> Error {
     Error::new(ErrorKind::Unsupported)
         .detail(format!(
-            "the image has a {what}{}, which was not allowed",
-            name.unwrap_or_default()
+            "the image has a {what} ({}), which was not allowed",
+            name.display()
         ))
         .advice(format!("give the {what}, or allow the image to name it"))
 }

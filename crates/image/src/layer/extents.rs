@@ -74,8 +74,10 @@ impl Layer {
     /// each other are joined.
     ///
     /// # Errors
-    /// `Corrupt` for tables that cannot be; errors of reading, and those of `visit`.
+    /// `Corrupt` for tables that cannot be; those of [`check_data_names`](Self::check_data_names);
+    /// errors of reading, and those of `visit`.
     pub fn for_each_extent(&self, range: ByteRange, visit: Visit<'_>) -> Result<()> {
+        self.check_data_names()?;
         let mut pending: Option<ImageExtent> = None;
         let mut is_over = false;
         self.walk(range, Depth::Down(0), &mut |extent| {
