@@ -50,7 +50,7 @@ pub enum OnFailure {
 /// Options of [`create`].
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Size of the file, bytes: its capacity. At least 1.
+    /// Size of the file, bytes: its capacity.
     pub size_bytes: u64,
     /// The number of first bytes to allocate; `None`: all, and nothing for [`Preallocation::Off`].
     pub allocation_bytes: Option<u64>,
@@ -93,12 +93,9 @@ impl CreateOptions {
     /// The number of first bytes to allocate.
     ///
     /// # Errors
-    /// `InvalidArgument` for a size or an allocation that makes no sense.
+    /// `InvalidArgument` for an allocation that makes no sense.
     pub fn allocation(&self) -> Result<u64> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
-        if self.size_bytes == 0 {
-            return invalid("the size must be at least 1 byte".to_owned());
-        }
         match (self.preallocation, self.allocation_bytes) {
             (Preallocation::Off, None | Some(0)) => Ok(0),
             (Preallocation::Off, Some(_)) => {

@@ -434,6 +434,33 @@ fn compare_all(work: &Workdir, format: &str, kind: &str) {
 }
 
 #[test]
+fn disk_of_0_bytes_is_made_and_copied_as_by_qemu_img() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let file = |name: &str| work.path().join(name);
+    qemu(&[&"create", &"-q", &"-f", &"qcow2", &file("a.qcow2"), &"0"]);
+    for mode in ["off", "falloc", "full"] {
+        let option = format!("preallocation={mode}");
+        let made = [
+            "create", "-f", "raw", "--force", "-o", &option, "b.raw", "0",
+        ];
+        image(&work, &made).success();
+        assert_eq!(fs::metadata(file("b.raw")).unwrap().len(), 0);
+        for (source, format, target) in [
+            ("a.qcow2", "qcow2", "c.raw"),
+            ("c.raw", "raw", "d.raw"),
+            ("d.raw", "raw", "e.qcow2"),
+        ] {
+            let to = if target == "e.qcow2" { "qcow2" } else { "raw" };
+            let words = ["convert", "--force", "-f", format, "-O", to, source, target];
+            image(&work, &[&words[..], &["--preallocation", mode]].concat()).success();
+            assert_reads_same((&file(source), format), (&file(target), to));
+        }
+        assert_checks(&file("e.qcow2"));
+    }
+}
+
+#[test]
 fn map_covers_exactly_the_requested_range() {
     require!(qemu_img());
     let work = Workdir::new();
