@@ -501,7 +501,8 @@ impl Header {
     }
 }
 
-/// The name of the backing file, and where the extensions end.
+/// The name of the backing file, and where the extensions end. An empty name means no backing file,
+/// as in QEMU.
 fn backing_file(
     raw: &RawHeader,
     first: &[u8],
@@ -533,7 +534,7 @@ fn backing_file(
     let (start, end) = (fit_index(range.start()), fit_index(range.end()));
     let name = first[start..end].to_vec();
     let name = PathBuf::from(std::ffi::OsString::from_vec(name));
-    Ok((Some(name), start))
+    Ok((Some(name).filter(|_| size > 0), start))
 }
 
 fn compression(kind: u8) -> Result<Compression> {

@@ -309,6 +309,22 @@ fn last_extension_of_a_type_is_valid_as_in_qemu() {
 }
 
 #[test]
+fn empty_name_of_a_backing_file_means_none_as_in_qemu() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    base(&ground, SIZE);
+    let image = ground.path("a.qcow2");
+    made(&image, "", &["-b", "base.raw", "-F", "raw"]);
+    qemu_io(&image, "qcow2", &WRITES);
+    let mut bytes = std::fs::read(&image).unwrap();
+    // backing_file_size
+    bytes[16..20].fill(0);
+    std::fs::write(&image, &bytes).unwrap();
+    assert_understood(&ground, &image);
+    assert_eq!(layer(&image).header().unwrap().backing_file, None);
+}
+
+#[test]
 fn compressed_clusters_are_read() {
     require!(qemu_img());
     let ground = Ground::new();
