@@ -6,7 +6,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::Preallocation;
-use crate::format::{Compatible, Compression, Geometry, Header, Version};
+use crate::format::{Compatible, Compression, Extensions, Geometry, Header, Version};
 use crate::image_format::Format;
 
 const SECTOR_BYTES: u64 = 512;
@@ -135,6 +135,13 @@ impl Qcow2Options {
             (Some(backing), _) if backing.format.is_empty() => {
                 Err(invalid("the format of the backing file is not named")
                     .advice("backing_fmt=raw or qcow2"))
+            }
+            (Some(backing), _) if backing.format.len() > Extensions::BACKING_FORMAT_MAX => {
+                Err(invalid(format!(
+                    "the format of the backing file has {} bytes, above {}",
+                    backing.format.len(),
+                    Extensions::BACKING_FORMAT_MAX
+                )))
             }
             (_, Some(data)) if data.name.as_os_str().is_empty() => {
                 Err(invalid("the name of the data file is empty"))

@@ -94,6 +94,11 @@ fn wrong_words_are_refused_and_leave_nothing() {
     for (more, code, words) in [
         (&["-o", "cluster_size=3k"][..], 2, "cluster_size=3072"),
         (&["-o", "backing_file=b"], 2, "backing_fmt"),
+        (
+            &["-o", "backing_file=b,backing_fmt=of-sixteen-bytes"],
+            2,
+            "16 bytes, above 15",
+        ),
         (&["-o", "extended_l2=on"], 5, "extended_l2"),
         (&["--allocation", "3M"], 2, "more than the size"),
         (

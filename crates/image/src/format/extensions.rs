@@ -53,6 +53,8 @@ pub struct Extensions(pub Vec<Extension>);
 impl Extensions {
     /// The format of the backing file.
     pub const BACKING_FORMAT: u32 = 0xe279_2aca;
+    /// Most bytes of that, in QEMU.
+    pub(crate) const BACKING_FORMAT_MAX: usize = 15;
     /// The name of the external data file.
     pub const DATA_FILE: u32 = 0x4441_5441;
     /// Names of features.
@@ -90,6 +92,12 @@ impl Extensions {
             // The end mark may have a length as well, which QEMU validates.
             if kind == END {
                 break;
+            }
+            if kind == Self::BACKING_FORMAT && length > Self::BACKING_FORMAT_MAX {
+                return Err(corrupt(
+                    format_args!("header extension {kind:#x} (backing format)"),
+                    format_args!("has {length} bytes, above {}", Self::BACKING_FORMAT_MAX),
+                ));
             }
             found.push(Extension {
                 kind,

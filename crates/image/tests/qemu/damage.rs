@@ -183,7 +183,13 @@ fn image_refused_by_qemu_is_reported_and_not_called_repaired() {
     assert_eq!(entry[36..40], 24_u32.to_be_bytes());
     let short = [&entry[..36], &8_u32.to_be_bytes(), &[0; 8], &entry[64..68]].concat();
     let long = (1_u64 << 32 | 1 << 20).to_be_bytes().to_vec();
-    let cases: [(&str, &[u8], u64, Vec<u8>); 11] = [
+    let cases: [(&str, &[u8], u64, Vec<u8>); 12] = [
+        (
+            "a backing format of 16 bytes",
+            &plain,
+            length,
+            [&0xe279_2aca_u32.to_be_bytes(), &[0, 0, 0, 16][..]].concat(),
+        ),
         (
             "a backing name inside an extension",
             &plain,

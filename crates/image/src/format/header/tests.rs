@@ -141,6 +141,11 @@ fn every_wrong_field_is_named() {
         (104, &[1], "header.compression_type"),
         (104, &[2], "header.compression_type"),
         (112, &[1, 2, 3, 4, 0, 2, 0, 0], "header extension 0x1020304"),
+        (
+            112,
+            &[0xe2, 0x79, 0x2a, 0xca, 0, 0, 0, 16],
+            "(backing format) has 16 bytes, above 15",
+        ),
         // The name of the backing file begins inside the first extension.
         (
             8,
