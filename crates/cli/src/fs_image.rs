@@ -86,6 +86,11 @@ pub fn pass_over_journals() {
     NOLOAD.store(true, Ordering::Relaxed);
 }
 
+/// Whether journals are passed over.
+pub fn passes_over_journals() -> bool {
+    NOLOAD.load(Ordering::Relaxed)
+}
+
 /// An ext4 file system in a file or on a disk, open.
 pub struct Image {
     path: PathBuf,
@@ -149,7 +154,7 @@ impl Image {
     fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
         refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
         let options = Options {
-            replay: if NOLOAD.load(Ordering::Relaxed) {
+            replay: if passes_over_journals() {
                 Replay::Off
             } else {
                 Replay::On

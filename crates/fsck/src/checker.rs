@@ -12,6 +12,7 @@ use extant_space::{Control, Phase, Result};
 use crate::claims::Claims;
 use crate::directory::Directory;
 use crate::findings::Findings;
+use crate::options::JournalState;
 use crate::report::{Counts, Coverage, Report};
 use crate::shared_attributes::Shared;
 use crate::states::InodeStates;
@@ -75,7 +76,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    pub(crate) fn into_report(self) -> Report {
+    pub(crate) fn into_report(self, journal: JournalState) -> Report {
         let needs_recovery = self.volume.needs_recovery();
         let (findings, findings_by_kind) = self.findings.into_parts();
         Report {
@@ -83,6 +84,7 @@ impl<'a> Check<'a> {
             findings_by_kind,
             coverage: Coverage::Whole,
             needs_recovery,
+            journal_replayed: journal == JournalState::Replayed,
             orphans: self.orphans.len() as u64,
             counts: self.counts,
         }

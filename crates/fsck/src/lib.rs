@@ -57,7 +57,7 @@ use extant_blockdev::Device;
 use extant_space::{Control, Result};
 
 pub use findings::{Finding, FindingKind, Location};
-pub use options::{Backups, CheckOptions, Totals};
+pub use options::{Backups, CheckOptions, JournalState, Totals};
 pub use report::{Counts, Coverage, Report};
 
 use checker::Check;
@@ -77,6 +77,7 @@ pub fn check(device: &dyn Device, options: &CheckOptions, control: Control<'_>) 
             findings_by_kind,
             coverage: Coverage::Superblock,
             needs_recovery: false,
+            journal_replayed: options.journal == JournalState::Replayed,
             orphans: 0,
             counts: Counts::default(),
         });
@@ -96,5 +97,5 @@ pub fn check(device: &dyn Device, options: &CheckOptions, control: Control<'_>) 
     check.check_links();
     check.check_attribute_references();
     check.check_bitmaps(options.totals)?;
-    Ok(check.into_report())
+    Ok(check.into_report(options.journal))
 }

@@ -9,6 +9,8 @@ pub struct CheckOptions {
     pub backups: Backups,
     /// Whether the totals in the superblock are compared.
     pub totals: Totals,
+    /// State of the device with respect to the journal.
+    pub journal: JournalState,
 }
 
 /// Treatment of the copies of the superblock.
@@ -29,12 +31,22 @@ pub enum Totals {
     Ignore,
 }
 
+/// Whether the device shows the state after recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalState {
+    /// Transactions that are not checkpointed are not seen.
+    NotReplayed,
+    /// The caller has replayed the journal, on the device or in memory.
+    Replayed,
+}
+
 impl Default for CheckOptions {
     fn default() -> Self {
         Self {
             findings_max: 1000,
             backups: Backups::Compare,
             totals: Totals::Compare,
+            journal: JournalState::NotReplayed,
         }
     }
 }

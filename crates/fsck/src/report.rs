@@ -9,6 +9,7 @@ use extant_ondisk::ext4::inode::FileType;
 use serde::Serialize;
 
 use crate::findings::{Finding, FindingKind};
+use crate::options::CheckOptions;
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,9 +20,11 @@ pub struct Report {
     pub findings_by_kind: BTreeMap<FindingKind, u64>,
     /// How much of the file system was checked.
     pub coverage: Coverage,
-    /// The journal holds transactions that are not checkpointed yet: they may repair the findings.
-    /// Check the file system in its state after recovery.
+    /// The journal holds transactions that are not checkpointed yet. Unless they were replayed,
+    /// they may repair the findings: check the file system in its state after recovery.
     pub needs_recovery: bool,
+    /// The device was checked in its state after recovery ([`JournalState::Replayed`]).
+    pub journal_replayed: bool,
     /// Inodes that are cleared or cut at the next mount. They are not findings.
     pub orphans: u64,
     /// Counts of files, blocks and extents.
@@ -90,6 +93,14 @@ impl Report {
     pub fn findings_total(&self) -> u64 {
         self.findings_by_kind.values().sum()
     }
+
+    /// Adds a finding of the caller, before the others. Its text is kept if the limit of `options`
+    /// leaves room.
+    pub fn add_first(&mut self, finding: Finding, options: &CheckOptions) {
+        *self.findings_by_kind.entry(finding.kind).or_default() += 1;
+        self.findings.insert(0, finding);
+        self.findings.truncate(options.findings_max);
+    }
 }
 
 impl Counts {
@@ -117,8 +128,10 @@ impl fmt::Display for Report {
         if left_out > 0 {
             writeln!(f, "and {left_out} more")?;
         }
-        if self.needs_recovery {
-            writeln!(f, "the journal was not replayed")?;
+        match (self.needs_recovery, self.journal_replayed) {
+            (false, _) => {}
+            (true, false) => writeln!(f, "the journal was not replayed")?,
+            (true, true) => writeln!(f, "the journal was replayed in memory")?,
         }
         match (total, self.coverage) {
             (_, Coverage::Superblock) => return write!(f, "the check ended with the superblock"),

@@ -1,17 +1,21 @@
 //! `extant fs check`: the consistency check, with the exit status of `e2fsck -n`.
 //!
-//! The journal is first replayed in memory. If the file system is too damaged for that, the device
-//! is checked without replay.
+//! The journal is first replayed in memory. A journal too damaged for that is a finding, and the
+//! device is checked without replay.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
-use extant_fsck::{CheckOptions, Report, Totals, check};
-use extant_space::{CancelToken, Control, ErrorKind, Result};
+use extant_ext4::Filesystem;
+use extant_fsck::{
+    CheckOptions, Coverage, Finding, FindingKind, JournalState, Location, Report, Totals, check,
+};
+use extant_space::{CancelToken, Control, Error, ErrorKind, Result};
 
 use crate::exit;
-use crate::fs_image::{Image, refuse_without_ext4};
+use crate::fs_image::{Image, passes_over_journals, refuse_without_ext4};
 use crate::print;
 use crate::progress::{Display, ProgressArgs};
 
@@ -67,19 +71,44 @@ pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
 
 fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<Report> {
     let control = Control::new(cancel, display);
-    let device = match Image::look(&args.image) {
-        Ok(image) => image.filesystem().device(),
-        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-            Image::look_at_device(&args.image)?
+    let at_image = |error: Error| error.at(&args.image);
+    let device = Image::look_at_device(&args.image)?;
+    refuse_without_ext4(&*device).map_err(at_image)?;
+    let stored = (Arc::clone(&device), JournalState::NotReplayed);
+    let mut failed_replay = None;
+    let (device, journal) = if passes_over_journals() {
+        stored
+    } else {
+        match Filesystem::recovered_device(device) {
+            Ok(recovered) => (recovered, JournalState::Replayed),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                failed_replay = Some(error);
+                stored
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Err(at_image(error.advice("check it with e2fsck")));
+            }
+            Err(error) => return Err(at_image(error)),
         }
-        Err(error) => return Err(error),
     };
-    refuse_without_ext4(&*device).map_err(|error| error.at(&args.image))?;
     let options = CheckOptions {
         findings_max: args.findings,
         // Linux writes them at unmount; a copy of a mounted disk has outdated ones.
         totals: Totals::Ignore,
+        journal,
         ..CheckOptions::default()
     };
-    check(&*device, &options, control).map_err(|error| error.at(&args.image))
+    let mut report = check(&*device, &options, control).map_err(at_image)?;
+    // A finding about the superblock, the journal's inode or its superblock is the reason already.
+    let is_explained = report.coverage == Coverage::Superblock
+        || report.findings_by_kind.contains_key(&FindingKind::Journal);
+    if let Some(error) = failed_replay.filter(|_| !is_explained) {
+        let finding = Finding {
+            kind: FindingKind::Journal,
+            place: Location::default(),
+            words: format!("the journal cannot be replayed: {error}"),
+        };
+        report.add_first(finding, &options);
+    }
+    Ok(report)
 }

@@ -66,6 +66,42 @@ fn damage_ends_with_4_for_both() {
 }
 
 #[test]
+fn journal_that_cannot_be_replayed_is_a_finding_and_the_rest_is_checked() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::of("-t ext4 -b 4096", 32);
+    image.leave_transactions();
+    let answer = image.fs(&["check", "IMAGE"]).success();
+    assert!(answer.stdout.contains("replayed in memory"), "{answer}");
+    assert_eq!(
+        image.fs(&["check", "--json", "IMAGE"]).valid_json("fs check")["journal_replayed"],
+        true
+    );
+    let answer = image.fs(&["--noload", "check", "IMAGE"]).success();
+    assert!(answer.stdout.contains("was not replayed"), "{answer}");
+    let whole = fs::read(&image.path).unwrap();
+    // A tag of the descriptor, and the size of the log.
+    for (block, byte) in [(1, 20), (0, 0x12)] {
+        fs::write(&image.path, &whole).unwrap();
+        image.damage_journal(block, byte);
+        image.change_by_debugfs("seti <2000>\n");
+        let answer = image.fs(&["check", "--json", "IMAGE"]);
+        assert_eq!(answer.code, Some(4), "{answer}");
+        let json = answer.valid_json("fs check");
+        assert_eq!(json["findings_by_kind"]["journal"], 1, "{answer}");
+        assert_eq!(json["findings_by_kind"]["inode-bitmap"], 1, "{answer}");
+        assert_eq!(json["journal_replayed"], false, "{answer}");
+        let answer = image.fs(&["check", "IMAGE"]);
+        assert_eq!(answer.code, Some(4), "{answer}");
+        assert!(answer.stdout.contains("was not replayed"), "{answer}");
+        let few = image.fs(&["check", "--json", "--findings", "1", "IMAGE"]);
+        assert_eq!(few.code, Some(4), "{few}");
+        let few = few.json();
+        assert_eq!(few["findings"].as_array().unwrap().len(), 1, "{few}");
+        assert_eq!(few["findings_by_kind"]["inode-bitmap"], 1, "{few}");
+    }
+}
+
+#[test]
 fn broken_superblock_is_found_and_nothing_at_all_is_8() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(32);

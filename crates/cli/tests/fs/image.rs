@@ -102,6 +102,41 @@ impl Image {
         }
     }
 
+    /// Runs debugfs for changes, one command a line.
+    #[track_caller]
+    pub fn change_by_debugfs(&self, commands: &str) {
+        let script = self.work.path().join("script");
+        fs::write(&script, commands).unwrap();
+        let mut debugfs = command::tool("debugfs");
+        must(debugfs.args(["-w", "-f"]).arg(&script).arg(&self.path));
+    }
+
+    /// Leaves two transactions in the journal, in its blocks 1 to 3 and 4 to 6: a descriptor, a
+    /// copy of an unused block, and a commit block.
+    #[track_caller]
+    pub fn leave_transactions(&self) {
+        fs::write(self.work.path().join("block"), [0; 4096]).unwrap();
+        let data = self.work.path().join("block");
+        let data = data.to_str().unwrap();
+        self.change_by_debugfs(&format!(
+            "jo -c\njw -b 7000 {data}\njc\njo -c\njw -b 7001 {data}\njc\n"
+        ));
+    }
+
+    /// Changes a byte in a block of the journal, of 4 KiB.
+    #[track_caller]
+    pub fn damage_journal(&self, block: u32, byte: u64) {
+        use std::os::unix::fs::FileExt;
+        let found = self.debugfs(&format!("bmap <8> {block}"));
+        let found: u64 = found.trim().parse().unwrap();
+        let at = found * 4096 + byte;
+        let file = fs::File::options().read(true).write(true).open(&self.path);
+        let file = file.unwrap();
+        let mut old = [0];
+        file.read_exact_at(&mut old, at).unwrap();
+        file.write_all_at(&[old[0] ^ 0x10], at).unwrap();
+    }
+
     /// Output of debugfs.
     #[track_caller]
     pub fn debugfs(&self, request: &str) -> String {

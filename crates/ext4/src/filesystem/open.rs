@@ -96,6 +96,14 @@ fn pass_journal(error: Error) -> Error {
     }
 }
 
+/// Adds advice on a file system that cannot be changed because its journal is damaged.
+fn check_journal(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => error.advice("check the file system"),
+        _ => error,
+    }
+}
+
 fn open_read_write(
     device: Arc<dyn Device>,
     superblock: Superblock,
@@ -103,7 +111,7 @@ fn open_read_write(
 ) -> Result<Filesystem> {
     let stoppable = Arc::new(StoppableDevice::new(device));
     let device: Arc<dyn Device> = stoppable.clone();
-    let Some(place) = journal_place(&device, &superblock)? else {
+    let Some(place) = journal_place(&device, &superblock).map_err(check_journal)? else {
         if !superblock.state().contains(State::VALID) {
             return Err(Error::new(ErrorKind::Unsupported)
                 .detail("the file system has no journal and was not closed cleanly")
@@ -113,7 +121,7 @@ fn open_read_write(
         let fs = FsState::new(device, None, superblock, options)?;
         return start(fs, stoppable, in_place);
     };
-    recover(&device, place.clone(), &options)?;
+    recover(&device, place.clone(), &options).map_err(check_journal)?;
     let superblock = read_superblock(&*device)?;
     check_features(superblock.features(), options.access)?;
     let journal = Arc::new(Journal::open(
@@ -205,8 +213,7 @@ pub(super) fn journal_place(
         superblock.seed(),
         THREADED_GROUPS_MIN,
     );
-    let runs = journal_runs(&cache, &inodes, superblock, number)
-        .map_err(|error| error.advice("check the file system"))?;
+    let runs = journal_runs(&cache, &inodes, superblock, number)?;
     JournalLocation::new(layout.block_bytes(), &runs).map(Some)
 }
 

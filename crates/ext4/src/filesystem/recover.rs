@@ -10,11 +10,29 @@ use extant_jbd2::{JournalLocation, Recovery};
 use extant_ondisk::ext4::{Access, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
+use super::Filesystem;
 use super::open::journal_place;
 use crate::fast_commit::{self, Commits, ShadowDevice};
 use crate::options::{Options, check_features};
 use crate::recovered::RecoveredDevice;
 use crate::state::{FsState, note_on_device, read_superblock};
+
+impl Filesystem {
+    /// `device` as it will be once its journal is replayed, for a check of the file system. Writes
+    /// nothing to it.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged superblock or journal; `Unsupported` for a journal on another device
+    /// or with unknown features; errors of the device.
+    pub fn recovered_device(device: Arc<dyn Device>) -> Result<Arc<dyn Device>> {
+        let superblock = read_superblock(&*device)?;
+        let options = Options {
+            access: Access::ReadOnly,
+            ..Options::default()
+        };
+        Ok(recovered(device, superblock, &options)?.0)
+    }
+}
 
 /// Checkpoints the whole journal and leaves it empty.
 pub(super) fn recover(
@@ -24,11 +42,9 @@ pub(super) fn recover(
 ) -> Result<()> {
     let recovery = Recovery::read(Arc::clone(device), place)?;
     if let Some(sequence) = recovery.report().failed_commit {
-        return Err(Error::new(ErrorKind::Corrupt)
-            .detail(format!(
-                "journal: checksum of the commit of transaction {sequence} is wrong"
-            ))
-            .advice("check the file system"));
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "journal: checksum of the commit of transaction {sequence} is wrong"
+        )));
     }
     let stopped_by = recovery.report().error_number;
     if !recovery.is_needed() && stopped_by == 0 {
