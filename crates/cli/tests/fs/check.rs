@@ -79,8 +79,8 @@ fn journal_that_cannot_be_replayed_is_a_finding_and_the_rest_is_checked() {
     let answer = image.fs(&["--noload", "check", "IMAGE"]).success();
     assert!(answer.stdout.contains("was not replayed"), "{answer}");
     let whole = fs::read(&image.path).unwrap();
-    // A tag of the descriptor, and the size of the log.
-    for (block, byte) in [(1, 20), (0, 0x12)] {
+    // A tag of the descriptor, the time of the first commit, and the size of the log.
+    for (block, byte) in [(1, 20), (3, 0x30), (0, 0x12)] {
         fs::write(&image.path, &whole).unwrap();
         image.damage_journal(block, byte);
         image.change_by_debugfs("seti <2000>\n");

@@ -250,6 +250,32 @@ fn image_that_needs_recovery_is_read_without_writing() {
 }
 
 #[test]
+fn image_whose_log_has_a_damaged_commit_is_refused_unless_the_journal_is_passed_over() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::of("-t ext4 -b 4096", 32);
+    image.leave_transactions();
+    let whole = fs::read(&image.path).unwrap();
+    // The time of the commit of the first transaction, and of the second.
+    for block in [3, 6] {
+        fs::write(&image.path, &whole).unwrap();
+        image.damage_journal(block, 0x37);
+        for words in [&["ls", "IMAGE"][..], &["mkdir", "IMAGE", "/d"]] {
+            let answer = image.fs(words);
+            answer.refused(1, &["checksum of the commit", "check the file system"]);
+        }
+        let answer = image.fs(&["ls", "IMAGE"]);
+        assert!(answer.stderr.contains("noload"), "{answer}");
+        image.fs(&["--noload", "ls", "IMAGE"]).success();
+    }
+    // The rest of the last commit block was not written before a crash.
+    fs::write(&image.path, &whole).unwrap();
+    image.damage_journal(6, 2048);
+    image.fs(&["ls", "IMAGE"]).success();
+    image.damage_journal(3, 2048);
+    image.fs(&["ls", "IMAGE"]).refused(1, &["checksum of the commit"]);
+}
+
+#[test]
 fn file_that_is_no_image_is_refused_by_name() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(16);

@@ -41,11 +41,7 @@ pub(super) fn recover(
     options: &Options,
 ) -> Result<()> {
     let recovery = Recovery::read(Arc::clone(device), place)?;
-    if let Some(sequence) = recovery.report().failed_commit {
-        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
-            "journal: checksum of the commit of transaction {sequence} is wrong"
-        )));
-    }
+    refuse_failed_commit(&recovery)?;
     let stopped_by = recovery.report().error_number;
     if !recovery.is_needed() && stopped_by == 0 {
         return Ok(());
@@ -85,6 +81,7 @@ pub(super) fn recovered(
     if !recovery.is_needed() {
         return Ok((device, superblock));
     }
+    refuse_failed_commit(&recovery)?;
     let recovered: Arc<dyn Device> = match fast_commits(&recovery, &superblock)? {
         None => {
             let block_bytes = superblock.layout().block_bytes();
@@ -99,6 +96,17 @@ pub(super) fn recovered(
     };
     let superblock = read_superblock(&*recovered)?;
     Ok((recovered, superblock))
+}
+
+/// Refuses a log that ends with a transaction that was committed and is damaged: the replay of
+/// those before it is not the state of the file system.
+fn refuse_failed_commit(recovery: &Recovery) -> Result<()> {
+    match recovery.report().failed_commit {
+        None => Ok(()),
+        Some(sequence) => Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "journal: checksum of the commit of transaction {sequence} is wrong"
+        ))),
+    }
 }
 
 fn fast_commits(recovery: &Recovery, superblock: &Superblock) -> Result<Option<Commits>> {
