@@ -102,6 +102,23 @@ fn journal_that_cannot_be_replayed_is_a_finding_and_the_rest_is_checked() {
 }
 
 #[test]
+fn journal_whose_inode_is_not_in_use_is_a_finding() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::new(32);
+    image.change_by_debugfs("clri <8>\n");
+    let answer = image.fs(&["check", "--json", "IMAGE"]);
+    assert_eq!(answer.code, Some(4), "{answer}");
+    assert_eq!(answer.json()["findings_by_kind"]["journal"], 1, "{answer}");
+    let text = "inode 8: the inode of the journal is not in use";
+    let answer = image.fs(&["check", "IMAGE"]);
+    assert!(answer.stdout.contains(text), "{answer}");
+    image
+        .fs(&["ls", "IMAGE"])
+        .refused(1, &["disk.img", "journal: inode 8 is not in use", "noload"]);
+    image.fs(&["--noload", "ls", "IMAGE"]).success();
+}
+
+#[test]
 fn broken_superblock_is_found_and_nothing_at_all_is_8() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(32);

@@ -224,7 +224,12 @@ fn journal_runs(
     number: InodeNumber,
 ) -> Result<Vec<Run>> {
     let layout = superblock.layout();
-    let cell = inodes.get(number)?;
+    // The caller does not ask for an inode by its number.
+    let cell = inodes.get(number).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Corrupt)
+            .detail(format!("journal: inode {number} is not in use")),
+        _ => error,
+    })?;
     let state = read(&cell.state);
     let blocks = state.inode.size_bytes(layout) >> layout.block_bits();
     let format = TreeFormat {
