@@ -89,11 +89,13 @@ impl FsState {
         }
     }
 
-    /// The names of all attributes.
+    /// The names of all attributes that programs see, as in the kernel: not those of encryption and
+    /// verity, nor data in the inode.
     pub(crate) fn xattr_names(&self, cell: &InodeCell) -> Result<Vec<Vec<u8>>> {
         let lists = self.xattr_lists(&read(&cell.state))?;
         let all = lists.inode.iter().chain(lists.block.iter());
-        Ok(all.map(|attribute| attribute.name.full()).collect())
+        let shown = all.filter(|attribute| is_shown(&attribute.name));
+        Ok(shown.map(|attribute| attribute.name.full()).collect())
     }
 
     /// The access list after a change of permissions: both must agree. `None` without a list. The
@@ -374,6 +376,13 @@ impl FsState {
 
 fn validate(place: PhysicalBlock, seed: Option<Seed>) -> impl Fn(&[u8]) -> Result<()> {
     move |bytes| XattrBlock::parse(bytes, place, seed).map(|_| ())
+}
+
+/// Whether an attribute has a name for programs. The kernel has no prefix for numbers such as 9,
+/// encryption, and 11, verity, and lists nothing of `system.` but access lists.
+fn is_shown(name: &XattrName<'_>) -> bool {
+    let prefix = name.index.prefix();
+    prefix.is_some_and(|prefix| !matches!(prefix, b"" | b"system."))
 }
 
 fn parse_name(full: &[u8]) -> Result<XattrName<'_>> {

@@ -1,7 +1,7 @@
 //! Attributes of a file, as text and JSON.
 
 use extant_ext4::{Attributes, DeviceNumber, FileType, Node};
-use extant_space::Result;
+use extant_space::{ErrorKind, Result};
 use serde::Serialize;
 
 use super::time;
@@ -47,7 +47,12 @@ impl FileEntry {
     pub(super) fn of(path: &[u8], node: &Node) -> Result<Self> {
         let found = node.attributes();
         let target = match found.file_type {
-            FileType::SymbolicLink => Some(node.read_link()?),
+            FileType::SymbolicLink => match node.read_link() {
+                Ok(target) => Some(target),
+                // Encrypted.
+                Err(error) if error.kind() == ErrorKind::Unsupported => None,
+                Err(error) => return Err(error),
+            },
             _ => None,
         };
         Ok(Self {

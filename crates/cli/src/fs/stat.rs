@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_ext4::{Attributes, FileType, FollowLast, Node};
-use extant_space::{ByteRange, ByteSize, Extent, ExtentState, MapSummary, Result, SpaceFile};
+use extant_space::{
+    ByteRange, ByteSize, ErrorKind, Extent, ExtentState, MapSummary, Result, SpaceFile,
+};
 use serde::Serialize;
 
 use super::entry::{FileEntry, flag_names, mode_letters, type_name};
@@ -111,10 +113,16 @@ impl Stat {
             FileType::Regular => {
                 let file = node.file()?;
                 let everything = ByteRange::new(0, i64::MAX as u64);
-                let extents = file.extents(everything)?;
-                let mut summary = image.summary();
-                summary.extend(&extents);
-                (Some(summary), extents)
+                match file.extents(everything) {
+                    Ok(extents) => {
+                        let mut summary = image.summary();
+                        summary.extend(&extents);
+                        (Some(summary), extents)
+                    }
+                    // Encrypted, or in the inode.
+                    Err(error) if error.kind() == ErrorKind::Unsupported => (None, Vec::new()),
+                    Err(error) => return Err(error),
+                }
             }
             _ => (None, Vec::new()),
         };

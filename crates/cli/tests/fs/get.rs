@@ -226,6 +226,42 @@ fn power_given_by_an_image_is_left_out_unless_its_owners_are_kept() {
 }
 
 #[test]
+fn attributes_of_encryption_and_verity_are_not_shown_or_copied() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    // EXT4_XATTR_INDEX_ENCRYPTION with the flags of an encrypted file, and of verity.
+    for (index, features, flags) in [(9u8, "encrypt", 0x80800), (11, "verity", 0x18_0000)] {
+        let format = format!("-t ext4 -b 4096 -O ^metadata_csum,{features}");
+        let image = Image::of(&format, 32);
+        let source = image.work.path().join("file");
+        fs::write(&source, [b'x'; 5000]).unwrap();
+        image.change_by_debugfs(&format!(
+            "write {} file\nea_set /file user.descriptor value\nea_set /file user.seen yes\n\
+             set_inode_field /file flags {flags:#x}\n",
+            source.display()
+        ));
+        // Of an entry, e_name_index is 15 bytes before the name.
+        let mut bytes = fs::read(&image.path).unwrap();
+        let name = b"descriptor";
+        let at = bytes.windows(name.len()).position(|bytes| bytes == name);
+        bytes[at.unwrap() - 15] = index;
+        fs::write(&image.path, bytes).unwrap();
+        let stat = image.fs(&["stat", "--json", "IMAGE", "/file"]).success();
+        let attributes = &stat.json()["entries"][0]["xattrs"];
+        let names: Vec<_> = attributes.as_array().unwrap().iter().collect();
+        assert_eq!(names.len(), 1, "{stat}");
+        assert_eq!(names[0]["name"], "user.seen", "{stat}");
+        let get = image.fs(&["get", "IMAGE", "/file", "out"]);
+        if features == "verity" {
+            get.success();
+            let copied = fs::read(image.work.path().join("out")).unwrap();
+            assert!(copied == [b'x'; 5000]);
+        } else {
+            get.refused(5, &["/file", "encrypt"]);
+        }
+    }
+}
+
+#[test]
 fn attributes_of_links_and_special_files_come_out_too() {
     require!(
         requires::root(),
