@@ -8,7 +8,6 @@ use std::fmt::Display;
 use extant_blockdev::Device;
 use extant_ondisk::ext4::group_descriptor::GroupFlags;
 use extant_ondisk::ext4::mmp::Mmp;
-use extant_ondisk::ext4::superblock::RawSuperblock;
 use extant_ondisk::ext4::{
     Compat, Features, GroupDescriptor, GroupNumber, Incompat, PhysicalBlock, RoCompat, Superblock,
 };
@@ -161,7 +160,7 @@ impl Check<'_> {
         let bytes = self.volume.block(block)?;
         let place = Location::group(group).in_block(block);
         match Superblock::parse(&bytes) {
-            Ok(copy) if identity(copy.raw()) == identity(self.volume.superblock().raw()) => {}
+            Ok(copy) if identity(&copy) == identity(self.volume.superblock()) => {}
             Ok(_) => {
                 let words = "a superblock of another file system, or of another size";
                 self.findings.add(FindingKind::Backup, place, words);
@@ -278,7 +277,8 @@ impl Check<'_> {
 
 /// Fields that a copy of the superblock shares with the superblock as long as the size does not
 /// change.
-fn identity(raw: &RawSuperblock) -> impl PartialEq + use<> {
+fn identity(superblock: &Superblock) -> impl PartialEq + use<> {
+    let raw = superblock.raw();
     (
         [
             raw.s_blocks_count_lo,
@@ -289,7 +289,9 @@ fn identity(raw: &RawSuperblock) -> impl PartialEq + use<> {
             raw.s_inodes_per_group,
             raw.s_inodes_count,
         ],
-        raw.s_inode_size,
+        // Not s_inode_size: it is unused in revision 0, which a later change replaces by 1 in the
+        // superblock alone.
+        superblock.layout().inode_bytes(),
         raw.s_uuid,
     )
 }

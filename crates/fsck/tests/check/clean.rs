@@ -127,6 +127,28 @@ fn populated_images_of_all_formats_are_clean_with_the_counts_of_e2fsck() {
 
 /// After more than 65000 links, the kernel leaves the count at 1.
 #[test]
+fn revision_1_of_a_file_system_with_copies_of_revision_0_is_clean() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext2 -r 0 -b 1024", 16);
+    let (primary, copy) = (1024, 8193 * 1024);
+    for start in [primary, copy] {
+        assert_eq!(image.bytes()[start + 0x4C], 0, "revision 0");
+        // s_first_ino and s_inode_size, which that revision does not have.
+        image.write_at(&[0; 6], start + 0x54);
+    }
+    assert_agreement(&image, "revision 0");
+    // As the kernel does when it sets the first feature.
+    image.write_at(&[1], primary + 0x4C);
+    image.write_at(&[11, 0, 0, 0, 128, 0], primary + 0x54);
+    assert_agreement(&image, "revision 1");
+    image.write_at(&[1], copy + 0x4C);
+    image.write_at(&[11, 0, 0, 0, 0, 1], copy + 0x54);
+    let report = image.check().unwrap();
+    let kind = extant_fsck::FindingKind::Backup;
+    assert_eq!(report.findings_by_kind.get(&kind), Some(&1), "{report}");
+}
+
+#[test]
 fn directory_with_a_tree_may_leave_its_links_uncounted() {
     require!(
         requires::root(),
