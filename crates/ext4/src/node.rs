@@ -45,6 +45,8 @@ impl Filesystem {
     /// # Errors
     /// `Corrupt` when there is none.
     pub fn root(&self) -> Result<Node> {
+        let engine = &self.engine;
+        engine.record_corruption(engine.fs.check_root())?;
         self.node(InodeNumber::ROOT)
     }
 

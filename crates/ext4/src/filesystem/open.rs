@@ -15,6 +15,7 @@ use extant_jbd2::{
     JournalOptions, LogFormat, Run, TransactionOptions, Transactions,
 };
 use extant_mballoc::{self as mballoc, Allocator, Block as AllocatorBlock, Reuse};
+use extant_ondisk::ext4::inode::FileType;
 use extant_ondisk::ext4::orphan::FILE_BLOCKS_MAX;
 use extant_ondisk::ext4::superblock::{JournalPlace, State};
 use extant_ondisk::ext4::{
@@ -141,6 +142,7 @@ fn start(
 ) -> Result<Filesystem> {
     fs.stoppable = Some(stoppable);
     let fs = Arc::new(fs);
+    fs.check_root()?;
     fs.assign_system()?;
     fs.mark_open()?;
     let transactions = TransactionOptions {
@@ -226,8 +228,9 @@ fn journal_runs(
     let layout = superblock.layout();
     // The caller does not ask for an inode by its number.
     let cell = inodes.get(number).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::Corrupt)
-            .detail(format!("journal: inode {number} is not in use")),
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::Corrupt).detail(format!("journal: inode {number} is not in use"))
+        }
         _ => error,
     })?;
     let state = read(&cell.state);
@@ -354,6 +357,24 @@ impl FsState {
         };
         fs.set_allocator_policy(fs.options.allocator);
         Ok(fs)
+    }
+
+    /// Refuses a file system without a root directory.
+    pub(crate) fn check_root(&self) -> Result<()> {
+        let is_directory = match self.inodes.get(InodeNumber::ROOT) {
+            Ok(cell) => {
+                let inode = &read(&cell.state).inode;
+                inode.links() > 0 && inode.mode().file_type() == Some(FileType::Directory)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        if is_directory {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Corrupt)
+            .detail("the root inode is no directory")
+            .advice("check the file system"))
     }
 }
 

@@ -347,6 +347,27 @@ fn damage_is_recorded_and_stops_changes_by_error_policy() {
 }
 
 #[test]
+fn root_that_is_no_directory_is_refused() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    for command in [
+        "set_inode_field <2> mode 0100644",
+        "set_inode_field <2> links_count 0",
+        "clri <2>",
+    ] {
+        let image = Image::new("-t ext4 -b 4096", 16).debugfs(command);
+        let before = image.bytes();
+        let error = open(&image, Access::ReadWrite).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{command}: {error}");
+        assert!(error.to_string().contains("root inode"), "{error}");
+        assert!(before == image.bytes(), "something was written");
+        // For reports on a damaged file system.
+        let fs = open(&image, READ_ONLY).unwrap();
+        let error = fs.root().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{command}: {error}");
+    }
+}
+
+#[test]
 fn damaged_journal_is_passed_over_where_it_is_not_loaded() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4 -b 4096", 16);
