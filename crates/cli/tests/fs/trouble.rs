@@ -272,7 +272,17 @@ fn image_whose_log_has_a_damaged_commit_is_refused_unless_the_journal_is_passed_
     image.damage_journal(6, 2048);
     image.fs(&["ls", "IMAGE"]).success();
     image.damage_journal(3, 2048);
-    image.fs(&["ls", "IMAGE"]).refused(1, &["checksum of the commit"]);
+    image
+        .fs(&["ls", "IMAGE"])
+        .refused(1, &["checksum of the commit"]);
+}
+
+#[test]
+fn journal_device_is_refused_by_name_and_is_no_damage() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::of("-O journal_dev", 16);
+    image.fs(&["check", "IMAGE"]).refused(8, &["journal_dev"]);
+    image.fs(&["ls", "IMAGE"]).refused(5, &["journal_dev"]);
 }
 
 #[test]

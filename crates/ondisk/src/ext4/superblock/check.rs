@@ -28,6 +28,11 @@ pub(super) fn check(raw: &RawSuperblock) -> Result<Layout> {
     }
     let features = features_of(raw);
     check_checksum(raw, &features)?;
+    // Its other fields are those of no file system.
+    if features.incompat.contains(Incompat::JOURNAL_DEV) {
+        let problem = "unsupported feature journal_dev: the journal of another file system";
+        return Err(unsupported(NAME, problem));
+    }
     check_sizes(raw, &features)?;
     let layout = Layout::from_raw(raw, features);
     check_blocks(&layout)?;
@@ -266,6 +271,13 @@ mod tests {
             (
                 "superblock: s_checksum_type is 9",
                 fixture().edit(|raw| raw.s_checksum_type = 9),
+            ),
+            (
+                "superblock: unsupported feature journal_dev: the journal of another file system",
+                fixture().edit(|raw| {
+                    raw.s_feature_incompat |= Incompat::JOURNAL_DEV.bits();
+                    raw.s_inodes_per_group.set(0);
+                }),
             ),
         ] {
             let error = error.unwrap_err();
