@@ -13,6 +13,22 @@ use crate::findings::{FindingKind, Location};
 use crate::shared_attributes::{References, SharedBlock};
 use crate::states::InodeUse;
 
+/// The first inode that names a list of attributes.
+#[derive(Clone, Copy)]
+struct Owner {
+    number: InodeNumber,
+    generation: u32,
+}
+
+/// Form of a value in an inode of its own.
+enum ValueForm {
+    /// With a hash and a reference count; each owner is charged for its blocks.
+    Counted,
+    /// As Lustre wrote it before: it has one owner, whose number and generation are in `i_mtime`
+    /// and `i_generation`, and neither hash nor count.
+    Lustre,
+}
+
 impl Check<'_> {
     /// Validates the attributes of an inode. Returns the blocks that `i_blocks` counts for them.
     pub(crate) fn check_attributes(
@@ -23,20 +39,29 @@ impl Check<'_> {
     ) -> Result<u64> {
         let layout = *self.volume.layout();
         let place = Location::inode(number);
+        let owner = Owner {
+            number,
+            generation: inode.raw().i_generation.get(),
+        };
         let mut blocks = 0;
         match Attributes::parse_inode(bytes, inode, &layout) {
-            Ok(attributes) => blocks += self.check_list(&attributes, &place)?,
+            Ok(attributes) => blocks += self.check_list(&attributes, owner, &place)?,
             Err(error) => self
                 .findings
                 .add(FindingKind::Attributes, place.clone(), error),
         }
         if let Some(block) = inode.xattr_block(&layout) {
-            blocks += self.check_attribute_block(block, place)?;
+            blocks += self.check_attribute_block(block, owner, place)?;
         }
         Ok(blocks)
     }
 
-    fn check_attribute_block(&mut self, block: PhysicalBlock, place: Location) -> Result<u64> {
+    fn check_attribute_block(
+        &mut self,
+        block: PhysicalBlock,
+        owner: Owner,
+        place: Location,
+    ) -> Result<u64> {
         let features = self.volume.superblock().features();
         if !features.compat.contains(Compat::EXT_ATTR) || !self.volume.layout().holds(block, 1) {
             let words = format_args!("its attributes are in block {block}, which cannot be");
@@ -44,7 +69,7 @@ impl Check<'_> {
             return Ok(0);
         }
         if !self.shared.blocks.contains_key(&block) {
-            let read = self.read_attribute_block(block, place)?;
+            let read = self.read_attribute_block(block, owner, place)?;
             self.shared.blocks.insert(block, read);
         }
         let shared = self.shared.blocks.get_mut(&block).expect("read before");
@@ -57,11 +82,12 @@ impl Check<'_> {
     fn read_attribute_block(
         &mut self,
         block: PhysicalBlock,
+        owner: Owner,
         place: Location,
     ) -> Result<SharedBlock> {
-        let owner = "its attribute block";
+        let claimed = "its attribute block";
         self.claims
-            .claim_for(owner, block, 1, place.clone(), &mut self.findings);
+            .claim_for(claimed, block, 1, place.clone(), &mut self.findings);
         let place = place.in_block(block);
         let bytes = self.volume.block(block)?;
         let parsed = match XattrBlock::parse(&bytes, block, self.volume.seed()) {
@@ -79,7 +105,7 @@ impl Check<'_> {
             self.findings
                 .add(FindingKind::Attributes, place.clone(), words);
         }
-        let value_blocks = self.check_list(&parsed.attributes, &place)?;
+        let value_blocks = self.check_list(&parsed.attributes, owner, &place)?;
         Ok(SharedBlock {
             references: Some(References {
                 stored: parsed.references.into(),
@@ -89,8 +115,13 @@ impl Check<'_> {
         })
     }
 
-    /// Validates hashes and large values; returns the blocks of the latter.
-    fn check_list(&mut self, attributes: &Attributes<'_>, place: &Location) -> Result<u64> {
+    /// Validates hashes and large values; returns the blocks that `i_blocks` counts for the latter.
+    fn check_list(
+        &mut self,
+        attributes: &Attributes<'_>,
+        owner: Owner,
+        place: &Location,
+    ) -> Result<u64> {
         if let Err(error) = attributes.check_hashes() {
             self.findings
                 .add(FindingKind::Attributes, place.clone(), error);
@@ -105,8 +136,10 @@ impl Check<'_> {
             }
             if let XattrValue::Inode { inode, bytes } = attribute.value {
                 let block_bytes = self.volume.layout().block_bytes();
-                blocks += u64::from(bytes.div_ceil(block_bytes));
-                self.check_value(attribute, inode, bytes, place)?;
+                match self.check_value(attribute, inode, bytes, owner, place)? {
+                    ValueForm::Counted => blocks += u64::from(bytes.div_ceil(block_bytes)),
+                    ValueForm::Lustre => {}
+                }
             }
         }
         Ok(blocks)
@@ -118,8 +151,9 @@ impl Check<'_> {
         attribute: &Attribute<'_>,
         number: InodeNumber,
         bytes: u32,
+        owner: Owner,
         place: &Location,
-    ) -> Result<()> {
+    ) -> Result<ValueForm> {
         let layout = *self.volume.layout();
         let has_feature = self
             .volume
@@ -137,10 +171,16 @@ impl Check<'_> {
             let words = format_args!("no value of {bytes} bytes in inode {number}");
             self.findings
                 .add(FindingKind::Attributes, place.clone(), words);
-            return Ok(());
+            return Ok(ValueForm::Counted);
         };
         // Fields that a file has for other things.
         let raw = inode.raw();
+        let names_owner =
+            raw.i_mtime.get() == owner.number.0 && raw.i_generation.get() == owner.generation;
+        if names_owner && !attribute.is_hash_of_inode(raw.i_atime.get()) {
+            self.shared.lustre_values.insert(number);
+            return Ok(ValueForm::Lustre);
+        }
         if !attribute.is_hash_of_inode(raw.i_atime.get()) {
             let words = format_args!("e_hash does not fit the value in inode {number}");
             self.findings
@@ -149,7 +189,7 @@ impl Check<'_> {
         let stored = u64::from(raw.i_ctime.get()) << 32 | u64::from(raw.l_i_version.get());
         let value = self.shared.values.entry(number);
         value.or_insert(References { stored, found: 0 }).found += 1;
-        Ok(())
+        Ok(ValueForm::Counted)
     }
 
     /// Compares how often attribute blocks and values are named.
@@ -181,7 +221,10 @@ impl Check<'_> {
             .states
             .used()
             .filter(|(_, state)| state.usage == InodeUse::AttributeValue)
-            .filter(|(number, _)| !self.shared.values.contains_key(number))
+            .filter(|(number, _)| {
+                !self.shared.values.contains_key(number)
+                    && !self.shared.lustre_values.contains(number)
+            })
         {
             let words = "the value of an attribute without references";
             self.findings

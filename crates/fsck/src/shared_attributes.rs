@@ -1,6 +1,6 @@
 //! Attribute blocks and values that several inodes reference, with their reference counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
 
@@ -9,6 +9,8 @@ use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
 pub(crate) struct Shared {
     pub(crate) blocks: BTreeMap<PhysicalBlock, SharedBlock>,
     pub(crate) values: BTreeMap<InodeNumber, References>,
+    /// Values of the form without a reference count.
+    pub(crate) lustre_values: BTreeSet<InodeNumber>,
 }
 
 /// A block with attributes.

@@ -73,7 +73,9 @@ fn journal_that_cannot_be_replayed_is_a_finding_and_the_rest_is_checked() {
     let answer = image.fs(&["check", "IMAGE"]).success();
     assert!(answer.stdout.contains("replayed in memory"), "{answer}");
     assert_eq!(
-        image.fs(&["check", "--json", "IMAGE"]).valid_json("fs check")["journal_replayed"],
+        image
+            .fs(&["check", "--json", "IMAGE"])
+            .valid_json("fs check")["journal_replayed"],
         true
     );
     let answer = image.fs(&["--noload", "check", "IMAGE"]).success();

@@ -210,6 +210,35 @@ fn damaged_inode_with_a_value_is_found_by_both() {
 }
 
 #[test]
+fn value_of_an_attribute_as_lustre_wrote_it_is_clean() {
+    if !require_tools() {
+        return;
+    }
+    let image = Image::new("-t ext4 -b 1024 -O ea_inode", 16);
+    image.mounted(|root| {
+        let file = root.join("one");
+        std::fs::write(&file, "one").unwrap();
+        let value = "v".repeat(9000);
+        let mut command = tool("setfattr");
+        command.args(["-n", "user.large", "-v", &value]).arg(file);
+        run(&mut command).unwrap_or_else(|failure| panic!("{failure}"));
+    });
+    // The file is inode 12 with one block of data, its value 13. Number and generation of the owner
+    // replace the hash and the count, and the owner is not charged for the blocks.
+    let lustre = "sif <13> mtime @12\nsif <12> generation 77\nsif <13> generation 77\n\
+         sif <13> atime @1700000000\nsif <13> ctime @1700000000\nsif <13> version 0\n\
+         sif <12> blocks 2\n";
+    image.debugfs(lustre);
+    let (status, words) = image.e2fsck();
+    assert_eq!(status, 0, "{words}");
+    let report = image.check().unwrap();
+    assert!(report.is_clean(), "{report}");
+    // The value of another owner.
+    image.debugfs("sif <13> generation 78\n");
+    judge(&image, Attributes, "another generation", Other::Agrees).unwrap();
+}
+
+#[test]
 fn damaged_block_of_multiple_mount_protection_is_found_by_both() {
     if !require_tools() {
         return;
