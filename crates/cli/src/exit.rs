@@ -1,11 +1,13 @@
 //! Exit status, and the one line that explains it.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::{ContextKind, ContextValue};
-use extant_space::{Error, ErrorKind};
+use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::print;
@@ -81,6 +83,48 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     // Without stderr the error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
     ExitCode::from(status)
+}
+
+/// Errors of single files of a command that continues without them, as ls(1) and cp(1) do. Each is
+/// printed when it occurs.
+#[derive(Debug, Default)]
+pub struct Failures {
+    first: Cell<Option<ErrorKind>>,
+    /// Lines that were printed: a file may be read twice.
+    lines: RefCell<HashSet<String>>,
+}
+
+impl Failures {
+    /// Prints `error`.
+    ///
+    /// # Errors
+    /// `error` itself after a cancel, which ends the command.
+    pub fn note(&self, error: Error) -> Result<()> {
+        if error.kind() == ErrorKind::Cancelled {
+            return Err(error);
+        }
+        if self.lines.borrow_mut().insert(error.to_string()) {
+            report(&error, Style::Line);
+        }
+        self.first.set(self.first.get().or(Some(error.kind())));
+        Ok(())
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.lines.borrow().len()
+    }
+
+    /// Kind of the first one.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.first.get()
+    }
+
+    /// Exit status of a command that has printed its result: that of the first error.
+    pub fn status_or(&self, printed: ExitCode) -> ExitCode {
+        self.kind()
+            .map_or(printed, |kind| ExitCode::from(status(kind)))
+    }
 }
 
 /// Prints the error in the arguments on one line; help and version are printed on stdout.

@@ -189,6 +189,13 @@ impl Image {
         PathBuf::from(place)
     }
 
+    /// Whether an error names a place inside the file system.
+    pub fn is_inside(&self, error: &Error) -> bool {
+        let path = error.path().map(|path| path.as_os_str().as_bytes());
+        let inner = path.and_then(|path| path.strip_prefix(self.path.as_os_str().as_bytes()));
+        inner.is_some_and(|inner| inner.starts_with(b":"))
+    }
+
     /// Resolves a path inside the file system.
     pub fn resolve(&self, inner: &Path, last: FollowLast) -> Result<Node> {
         let bytes = inner.as_os_str().as_bytes();

@@ -9,7 +9,7 @@ use extant_space::{CancelToken, Result};
 
 use super::mode::ModeChange;
 use super::owner::Owner;
-use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::walk::{Enter, OnError, Stage, walk};
 use crate::fs_image::{At, Image, SpaceBelow, changing};
 
 /// Change permissions in an image.
@@ -137,7 +137,7 @@ impl Targets<'_> {
                 work(&node).at_inner(image, bytes)?;
                 continue;
             }
-            walk(image, &node, bytes, &mut |step| {
+            walk(image, &node, bytes, OnError::Stop, &mut |step| {
                 cancel.check()?;
                 if step.stage == Stage::Before {
                     work(step.node).at_inner(image, step.path)?;

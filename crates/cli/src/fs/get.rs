@@ -23,7 +23,8 @@ use extant_space::{
 use self::host::{HostDirectory, Owners};
 use super::copy::{Meter, PIECE, Tally};
 use crate::arguments::OutputArgs;
-use crate::fs_image::walk::{Enter, Stage, Step, walk};
+use crate::exit::Failures;
+use crate::fs_image::walk::{Enter, OnError, Stage, Step, walk};
 use crate::fs_image::{At, Image, names};
 use crate::print;
 use crate::progress::Display;
@@ -67,16 +68,28 @@ pub struct GetArgs {
 /// Copies.
 pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let progress = &args.output.progress;
-    let tally = progress.show(|display| get(args, display, cancel))?;
+    let failures = Failures::default();
+    let mut tally = Tally::default();
+    let copied = progress.show(|display| get(args, display, cancel, &failures, &mut tally));
+    if let (Err(error), None) = (&copied, failures.kind()) {
+        return Err(error.clone());
+    }
     let to = args.paths.last().expect("clap wants two");
-    Ok(if args.output.json {
+    let printed = if args.output.json {
         print::json(&tally)
     } else {
         print::text(tally.describe(&print::path(to)))
-    })
+    };
+    copied.map(|()| printed)
 }
 
-fn get(args: &GetArgs, display: &Display, cancel: &CancelToken) -> Result<Tally> {
+fn get(
+    args: &GetArgs,
+    display: &Display,
+    cancel: &CancelToken,
+    failures: &Failures,
+    tally: &mut Tally,
+) -> Result<()> {
     let (to, sources) = args.paths.split_last().expect("clap wants two");
     let image = Image::look(&args.image)?;
     let follow = if args.recursive {
@@ -91,11 +104,12 @@ fn get(args: &GetArgs, display: &Display, cancel: &CancelToken) -> Result<Tally>
     let total = if display.is_silent() {
         0
     } else {
-        data_bytes(&image, &nodes, sources)?
+        data_bytes(&image, &nodes, sources, failures)?
     };
     let mut get = Get {
         image: &image,
         args,
+        failures,
         owners: if args.no_same_owner || !rustix::process::geteuid().is_root() {
             Owners::Ours
         } else {
@@ -107,19 +121,31 @@ fn get(args: &GetArgs, display: &Display, cancel: &CancelToken) -> Result<Tally>
         buffer: vec![0; PIECE],
         open: Vec::new(),
     };
-    get.all(sources, &nodes, to)?;
-    let mut tally = std::mem::take(&mut get.tally);
+    let copied = get.all(sources, &nodes, to);
+    *tally = std::mem::take(&mut get.tally);
     tally.elapsed_seconds = get.meter.elapsed_seconds();
-    Ok(tally)
+    copied?;
+    match failures.kind() {
+        None => Ok(()),
+        Some(kind) => Err(Error::new(kind)
+            .at(&args.image)
+            .detail("some files could not be read; the others are copied")),
+    }
 }
 
-fn data_bytes(image: &Image, nodes: &[Node], sources: &[PathBuf]) -> Result<u64> {
+fn data_bytes(
+    image: &Image,
+    nodes: &[Node],
+    sources: &[PathBuf],
+    failures: &Failures,
+) -> Result<u64> {
     let mut sum = 0;
     for (node, path) in nodes.iter().zip(sources) {
         walk(
             image,
             node,
             path.as_os_str().as_encoded_bytes(),
+            OnError::Report(failures),
             &mut |step| {
                 if step.stage == Stage::Before && step.node.file_type() == FileType::Regular {
                     let found = step.node.attributes();
@@ -135,6 +161,7 @@ fn data_bytes(image: &Image, nodes: &[Node], sources: &[PathBuf]) -> Result<u64>
 struct Get<'a> {
     image: &'a Image,
     args: &'a GetArgs,
+    failures: &'a Failures,
     owners: Owners,
     meter: Meter<'a>,
     /// The first name of a file with several.
@@ -177,16 +204,24 @@ impl Get<'_> {
                 .advice("-r copies it with everything in it"));
         }
         let image = self.image;
-        walk(image, root, path, &mut |step| {
+        let on_error = OnError::Report(self.failures);
+        walk(image, root, path, on_error, &mut |step| {
             self.meter.check()?;
             let name = match step.depth {
                 0 => name,
                 _ => Some(step.name),
             };
-            match (step.node.file_type(), step.stage) {
-                (FileType::Directory, Stage::Before) => self.enter(name)?,
-                (FileType::Directory, Stage::After) => self.leave(step)?,
-                _ => self.get(step, name.unwrap_or(b"."))?,
+            let copied = match (step.node.file_type(), step.stage) {
+                (FileType::Directory, Stage::Before) => self.enter(name),
+                (FileType::Directory, Stage::After) => self.leave(step),
+                _ => self.get(step, name.unwrap_or(b".")),
+            };
+            match copied {
+                // One file of a tree; an error of the destination ends the copy.
+                Err(error) if step.depth > 0 && image.is_inside(&error) => {
+                    self.failures.note(error)?;
+                }
+                copied => copied?,
             }
             Ok(Enter::Yes)
         })

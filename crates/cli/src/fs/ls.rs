@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use super::entry::{FileEntry, mode_letters};
 use super::time;
+use crate::exit::Failures;
 use crate::fs_image::names::{self, Names};
-use crate::fs_image::walk::{Enter, Stage, names_of, walk};
+use crate::fs_image::walk::{Enter, OnError, Stage, names_of, walk};
 use crate::fs_image::{At, Image};
 use crate::print;
 
@@ -68,15 +69,19 @@ struct Document {
 struct Listed {
     name: Vec<u8>,
     path: Vec<u8>,
-    node: Node,
+    /// `None` if it cannot be read.
+    node: Option<Node>,
 }
 
 /// Lists.
 pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
+    let failures = Failures::default();
+    let on_error = OnError::Report(&failures);
     let mut lister = Lister {
         image: &image,
         args,
+        on_error,
         names: Names::for_stdout(),
         out: BufWriter::new(io::stdout().lock()),
         entries: Vec::new(),
@@ -85,7 +90,9 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     let mut directories = Vec::new();
     let mut files = Vec::new();
     for path in &args.paths {
-        let node = image.resolve(path, FollowLast::No)?;
+        let Some(node) = on_error.value(image.resolve(path, FollowLast::No))? else {
+            continue;
+        };
         let path = path.as_os_str().as_encoded_bytes().to_vec();
         if node.file_type() == FileType::Directory && !args.directory {
             directories.push((path, node));
@@ -93,17 +100,17 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
             files.push(Listed {
                 name: path.clone(),
                 path,
-                node,
+                node: Some(node),
             });
         }
     }
-    let has_headings = args.recursive || directories.len() + files.len() > 1;
+    let has_headings = args.recursive || args.paths.len() > 1;
     if !files.is_empty() {
         lister.block(None, files)?;
     }
     for (path, node) in directories {
         if args.recursive {
-            walk(&image, &node, &path, &mut |step| {
+            walk(&image, &node, &path, on_error, &mut |step| {
                 let is_hidden = step.depth > 0 && step.name.starts_with(b".") && !args.all;
                 let is_listed = step.node.file_type() == FileType::Directory && !is_hidden;
                 if is_listed && step.stage == Stage::Before {
@@ -115,12 +122,16 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
             lister.directory(has_headings.then_some(&path[..]), &path, &node)?;
         }
     }
-    lister.finish()
+    if args.json && lister.entries.is_empty() && failures.count() > 0 {
+        return Ok(failures.status_or(ExitCode::SUCCESS));
+    }
+    lister.finish().map(|printed| failures.status_or(printed))
 }
 
 struct Lister<'a> {
     image: &'a Image,
     args: &'a LsArgs,
+    on_error: OnError<'a>,
     names: Names,
     out: BufWriter<io::StdoutLock<'static>>,
     /// For JSON.
@@ -131,7 +142,7 @@ struct Lister<'a> {
 
 impl Lister<'_> {
     fn directory(&mut self, heading: Option<&[u8]>, path: &[u8], node: &Node) -> Result<()> {
-        let mut names = names_of(node).at_inner(self.image, path)?;
+        let mut names = names_of(self.image, node, path, self.on_error)?;
         if self.args.all {
             names.splice(0..0, [b".".to_vec(), b"..".to_vec()]);
         } else {
@@ -139,7 +150,8 @@ impl Lister<'_> {
         }
         let listed = names.into_iter().map(|name| {
             let path = names::join(path, &name);
-            let node = node.lookup(&name).at_inner(self.image, &path)?;
+            let found = node.lookup(&name).at_inner(self.image, &path);
+            let node = self.on_error.value(found)?;
             Ok(Listed { name, path, node })
         });
         let listed: Vec<Listed> = listed.collect::<Result<_>>()?;
@@ -149,8 +161,9 @@ impl Lister<'_> {
     fn block(&mut self, heading: Option<&[u8]>, listed: Vec<Listed>) -> Result<()> {
         if self.args.json {
             for Listed { path, node, .. } in &listed {
-                let entry = FileEntry::of(path, node).at_inner(self.image, path)?;
-                self.entries.push(entry);
+                let Some(node) = node else { continue };
+                let entry = FileEntry::of(path, node).at_inner(self.image, path);
+                self.entries.extend(self.on_error.value(entry)?);
             }
             return Ok(());
         }
@@ -168,13 +181,14 @@ impl Lister<'_> {
             self.names.write(&mut self.out, heading)?;
             writeln!(self.out, ":")?;
         }
-        let found: Vec<Attributes> = listed
+        let found: Vec<Option<Attributes>> = listed
             .iter()
-            .map(|listed| listed.node.attributes())
+            .map(|listed| listed.node.as_ref().map(Node::attributes))
             .collect();
         let width = |text: &dyn Fn(&Attributes) -> String| {
             found
                 .iter()
+                .flatten()
                 .map(|found| text(found).len())
                 .max()
                 .unwrap_or(0)
@@ -184,26 +198,40 @@ impl Lister<'_> {
         let uid_width = width(&|found| found.uid.to_string());
         let gid_width = width(&|found| found.gid.to_string());
         let size_width = width(&size);
+        let time_width = width(&|found| time::short(found.modified));
         for (listed, found) in listed.iter().zip(&found) {
+            // As ls(1) shows what it cannot read.
+            let or_unknown = |text: &dyn Fn(&Attributes) -> String| {
+                found.as_ref().map_or_else(|| "?".to_owned(), text)
+            };
             if self.args.inode {
-                write!(self.out, "{:>inode_width$} ", found.inode)?;
+                let inode = or_unknown(&|found| found.inode.to_string());
+                write!(self.out, "{inode:>inode_width$} ")?;
             }
             if self.args.long {
+                let mode = match found {
+                    Some(found) => mode_letters(found.file_type, found.permissions),
+                    None => "??????????".to_owned(),
+                };
                 write!(
                     self.out,
-                    "{} {:>links_width$} {:>uid_width$} {:>gid_width$} {:>size_width$} {} ",
-                    mode_letters(found.file_type, found.permissions),
-                    found.links,
-                    found.uid,
-                    found.gid,
-                    size(found),
-                    time::short(found.modified),
+                    "{mode} {:>links_width$} {:>uid_width$} {:>gid_width$} {:>size_width$} \
+                     {:>time_width$} ",
+                    or_unknown(&|found| found.links.to_string()),
+                    or_unknown(&|found| found.uid.to_string()),
+                    or_unknown(&|found| found.gid.to_string()),
+                    or_unknown(&size),
+                    or_unknown(&|found| time::short(found.modified)),
                 )?;
             }
             self.names.write(&mut self.out, &listed.name)?;
-            if self.args.long && found.file_type == FileType::SymbolicLink {
+            let link = listed
+                .node
+                .as_ref()
+                .filter(|node| self.args.long && node.file_type() == FileType::SymbolicLink);
+            if let Some(link) = link {
                 write!(self.out, " -> ")?;
-                match listed.node.read_link() {
+                match link.read_link() {
                     Ok(target) => self.names.write(&mut self.out, &target)?,
                     Err(error) => write!(self.out, "({error})")?,
                 }

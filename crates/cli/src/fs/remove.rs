@@ -7,7 +7,7 @@ use clap::Args;
 use extant_ext4::FileType;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
-use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::walk::{Enter, OnError, Stage, walk};
 use crate::fs_image::{At, Image, SpaceBelow, changing};
 
 /// Remove files from an image.
@@ -61,7 +61,7 @@ fn remove(image: &Image, path: &Path, recursive: bool, cancel: &CancelToken) -> 
             .at(image.place(bytes))
             .advice("-r removes it with everything in it"));
     }
-    walk(image, &node, bytes, &mut |step| {
+    walk(image, &node, bytes, OnError::Stop, &mut |step| {
         cancel.check()?;
         let is_directory = step.node.file_type() == FileType::Directory;
         let (from, name) = match step.parent {

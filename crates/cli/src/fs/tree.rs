@@ -10,8 +10,9 @@ use extant_space::Result;
 use serde::Serialize;
 
 use super::entry::FileEntry;
+use crate::exit::Failures;
 use crate::fs_image::names::Names;
-use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::walk::{Enter, OnError, Stage, walk};
 use crate::fs_image::{At, Image};
 use crate::print;
 
@@ -63,7 +64,9 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
     // For every directory on the path down, whether a vertical line continues below it.
     let mut goes_on: Vec<bool> = Vec::new();
     let mut bar = String::new();
-    walk(&image, &root, path, &mut |step| {
+    let failures = Failures::default();
+    let on_error = OnError::Report(&failures);
+    walk(&image, &root, path, on_error, &mut |step| {
         if step.stage == Stage::After {
             return Ok(Enter::No);
         }
@@ -74,8 +77,8 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
             document.files += 1
         }
         if args.json {
-            let entry = FileEntry::of(step.path, step.node).at_inner(&image, step.path)?;
-            document.entries.push(entry);
+            let entry = FileEntry::of(step.path, step.node).at_inner(&image, step.path);
+            document.entries.extend(on_error.value(entry)?);
         } else {
             goes_on.truncate(step.depth.saturating_sub(1));
             bar.clear();
@@ -114,7 +117,7 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
     // The root of a tree is not counted, as in tree(1).
     document.directories -= u64::from(root.file_type() == FileType::Directory);
     if args.json {
-        return Ok(print::json(&document));
+        return Ok(failures.status_or(print::json(&document)));
     }
     let counted = |count: u64, one: &str, many: &str| match count {
         1 => format!("1 {one}"),
@@ -128,5 +131,5 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
     )
     .and_then(|()| out.flush())
     .map_err(print::output_error)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(failures.status_or(ExitCode::SUCCESS))
 }

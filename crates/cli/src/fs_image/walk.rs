@@ -11,27 +11,55 @@ use extant_ext4::{FileType, InodeNumber, Node};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{At, Image, names};
+use crate::exit::Failures;
 
-/// Names of a directory, sorted, without `.` and `..`.
-pub fn names_of(directory: &Node) -> Result<Vec<Vec<u8>>> {
+/// Treatment of files and directories that cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub enum OnError<'f> {
+    /// They end the walk.
+    Stop,
+    /// They are reported, and the walk continues without them.
+    Report(&'f Failures),
+}
+
+impl OnError<'_> {
+    /// The value, or `None` after an error that was reported.
+    pub fn value<T>(self, result: Result<T>) -> Result<Option<T>> {
+        match (result, self) {
+            (Ok(value), _) => Ok(Some(value)),
+            (Err(error), Self::Stop) => Err(error),
+            (Err(error), Self::Report(failures)) => failures.note(error).map(|()| None),
+        }
+    }
+}
+
+/// Names of a directory, sorted, without `.` and `..`. After a reported error these are the names
+/// that could be read.
+pub fn names_of(
+    image: &Image,
+    directory: &Node,
+    path: &[u8],
+    on_error: OnError<'_>,
+) -> Result<Vec<Vec<u8>>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut bad = None;
-    directory.list(0, &mut |listed| {
+    let listed = directory.list(0, &mut |listed| {
         match listed.name {
             b"." | b".." => {}
             name if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
-                bad = Some(names::escaped(name));
-                return ControlFlow::Break(());
+                bad.get_or_insert_with(|| names::escaped(name));
             }
             name => found.push(name.to_vec()),
         }
         ControlFlow::Continue(())
-    })?;
+    });
+    on_error.value(listed.at_inner(image, path))?;
     if let Some(name) = bad {
-        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+        let error = Error::new(ErrorKind::Corrupt).detail(format!(
             "directory inode {}: '{name}' cannot be a name",
             directory.number()
-        )));
+        ));
+        on_error.value(Err::<(), _>(error).at_inner(image, path))?;
     }
     found.sort_unstable();
     Ok(found)
@@ -84,6 +112,7 @@ pub fn walk(
     image: &Image,
     root: &Node,
     path: &[u8],
+    on_error: OnError<'_>,
     visit: &mut dyn FnMut(&Step<'_>) -> Result<Enter>,
 ) -> Result<()> {
     let mut entered: HashSet<InodeNumber> = HashSet::new();
@@ -98,7 +127,13 @@ pub fn walk(
         stage: Stage::Before,
     };
     if visit(&first)? == Enter::Yes && root.file_type() == FileType::Directory {
-        levels.push(enter(image, root, path.to_vec(), true, &mut entered)?);
+        let names = enter(image, root, path, on_error, &mut entered)?;
+        levels.push(Level {
+            node: root.clone(),
+            path: path.to_vec(),
+            names,
+            is_last: true,
+        });
     }
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.names.next() else {
@@ -116,7 +151,10 @@ pub fn walk(
             continue;
         };
         let path = names::join(&level.path, &name);
-        let node = level.node.lookup(&name).at_inner(image, &path)?;
+        let found = level.node.lookup(&name).at_inner(image, &path);
+        let Some(node) = on_error.value(found)? else {
+            continue;
+        };
         let is_last = level.names.len() == 0;
         let depth = levels.len();
         let decided = visit(&Step {
@@ -129,35 +167,38 @@ pub fn walk(
             stage: Stage::Before,
         })?;
         if decided == Enter::Yes && node.file_type() == FileType::Directory {
-            levels.push(enter(image, &node, path, is_last, &mut entered)?);
+            let names = enter(image, &node, &path, on_error, &mut entered)?;
+            levels.push(Level {
+                node,
+                path,
+                names,
+                is_last,
+            });
         }
     }
     Ok(())
 }
 
+/// The names in a directory that is entered; none after a reported error.
 fn enter(
     image: &Image,
     node: &Node,
-    path: Vec<u8>,
-    is_last: bool,
+    path: &[u8],
+    on_error: OnError<'_>,
     entered: &mut HashSet<InodeNumber>,
-) -> Result<Level> {
+) -> Result<std::vec::IntoIter<Vec<u8>>> {
     if !entered.insert(node.number()) {
-        return Err(Error::new(ErrorKind::Corrupt)
-            .at(image.place(&path))
+        let error = Error::new(ErrorKind::Corrupt)
+            .at(image.place(path))
             .detail(format!(
                 "directory inode {} has more than one name",
                 node.number()
             ))
-            .advice("check the file system"));
+            .advice("check the file system");
+        on_error.value(Err::<(), _>(error))?;
+        return Ok(Vec::new().into_iter());
     }
-    let names = names_of(node).at_inner(image, &path)?;
-    Ok(Level {
-        node: node.clone(),
-        path,
-        names: names.into_iter(),
-        is_last,
-    })
+    Ok(names_of(image, node, path, on_error)?.into_iter())
 }
 
 /// Is shown the inode and the path of a name.

@@ -15,7 +15,7 @@ use super::disk::Disk;
 use super::geometry::Geometry;
 use super::walk::{Boundary, Hidden, MapFile, Walk};
 use crate::fs_image::names::last;
-use crate::fs_image::walk::{Enter, walk};
+use crate::fs_image::walk::{Enter, OnError, walk};
 use crate::fs_image::{At, Image, path_of};
 use crate::image_format::{self, Meaning};
 
@@ -143,7 +143,7 @@ impl ImageSource {
         }
         let mut found = Vec::new();
         let bytes = path.as_os_str().as_encoded_bytes();
-        let walked = walk(&self.0, &node, bytes, &mut |step| {
+        let walked = walk(&self.0, &node, bytes, OnError::Stop, &mut |step| {
             if !self.1.shows(last(step.path)) {
                 return Ok(Enter::No);
             }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use extant_testkit::{command, require, requires};
 
 use crate::image::{FORMATS, Image, Owners, assert_same_trees, must, tree};
+use crate::look::partly_unreadable;
 use crate::support::{MIB, as_nobody, noise, run};
 
 #[test]
@@ -149,6 +150,32 @@ fn directory_in_a_circle_ends_with_an_error() {
         assert!(answer.stderr.contains("more than one name"), "{answer}");
     }
     image.fs(&["frag", "IMAGE"]).success();
+}
+
+#[test]
+fn tree_with_unreadable_files_is_copied_without_them_and_the_copy_fails() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = partly_unreadable();
+    let answer = image.fs(&["get", "-r", "IMAGE", "/", "out"]);
+    assert_eq!(answer.code, Some(1), "{answer}");
+    let lines: Vec<_> = answer.stderr.lines().collect();
+    assert_eq!(lines.len(), 4, "{answer}");
+    for (line, word) in lines
+        .iter()
+        .zip([":/a: ", "/dir/worse", "/sealed", "are copied"])
+    {
+        assert!(line.contains(word), "no {word:?}: {answer}");
+    }
+    assert!(answer.stdout.contains("4 files"), "{answer}");
+    let out = image.work.path().join("out");
+    for name in ["dir/below/last", "dir/inner", "dir/zero", "z"] {
+        assert_eq!(fs::read(out.join(name)).unwrap(), b"contents", "{name}");
+    }
+    assert!(out.join("sealed").is_dir());
+    assert!(!out.join("a").exists() && !out.join("dir/worse").exists());
+    image
+        .fs(&["get", "IMAGE", "/dir/worse", "single"])
+        .refused(1, &["/dir/worse"]);
 }
 
 #[test]

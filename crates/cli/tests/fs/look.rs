@@ -166,6 +166,82 @@ fn tree_draws_every_name_once() {
 }
 
 /// The value behind `name:` in the output of dumpe2fs.
+/// An image with files that can be read, and with three that cannot: an inode without a type, a
+/// file with a damaged extent tree, an encrypted directory.
+pub fn partly_unreadable() -> Image {
+    let image = Image::of("-t ext4 -b 4096 -O encrypt", 32);
+    let source = image.work.path().join("source");
+    fs::write(&source, "contents").unwrap();
+    let source = source.display();
+    image.change_by_debugfs(&format!(
+        "mkdir /dir\nmkdir /dir/below\nmkdir /sealed\nwrite {source} /a\nwrite {source} /z\n\
+         cd /dir\nwrite {source} inner\nwrite {source} worse\nwrite {source} zero\n\
+         cd /dir/below\nwrite {source} last\n\
+         set_inode_field /a mode 0\nset_inode_field /dir/worse block[0] 0\n\
+         set_inode_field /sealed flags 0x80800\n"
+    ));
+    image
+}
+
+#[test]
+fn listing_continues_behind_what_cannot_be_read() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = partly_unreadable();
+    let ls = image.fs(&["ls", "IMAGE"]);
+    assert_eq!(ls.code, Some(1), "{ls}");
+    assert_eq!(ls.stdout, "a\ndir\nlost+found\nsealed\nz\n", "{ls}");
+    assert_eq!(ls.stderr.lines().count(), 1, "{ls}");
+    assert!(ls.stderr.contains("disk.img:/a: "), "{ls}");
+    let ls = image.fs(&["ls", "-li", "IMAGE", "/", "/missing"]);
+    assert_eq!(ls.code, Some(4), "{ls}");
+    let unknown: Vec<_> = ls
+        .stdout
+        .lines()
+        .filter(|line| line.contains('?'))
+        .collect();
+    assert_eq!(unknown.len(), 1, "{ls}");
+    let words: Vec<_> = unknown[0].split_whitespace().collect();
+    assert_eq!(words, ["?", "??????????", "?", "?", "?", "?", "?", "a"]);
+    assert!(ls.stdout.ends_with(" z\n"), "{ls}");
+
+    let all = [
+        "/dir",
+        "/dir/below",
+        "/dir/below/last",
+        "/dir/inner",
+        "/dir/worse",
+        "/dir/zero",
+    ];
+    let rest = ["/lost+found", "/sealed", "/z"];
+    let wanted: Vec<&str> = all.into_iter().chain(rest).collect();
+    for words in [
+        &["ls", "-R", "--json", "IMAGE"][..],
+        &["tree", "--json", "IMAGE"],
+    ] {
+        let answer = image.fs(words);
+        assert_eq!(answer.code, Some(1), "{answer}");
+        let json = answer.json();
+        let entries = json["entries"].as_array().unwrap();
+        let mut paths: Vec<_> = entries
+            .iter()
+            .map(|entry| entry["path"].as_str().unwrap())
+            .filter(|path| *path != "/")
+            .collect();
+        paths.sort_unstable();
+        assert_eq!(paths, wanted, "{answer}");
+    }
+    for words in [&["ls", "-R", "IMAGE"][..], &["tree", "IMAGE"]] {
+        let answer = image.fs(words);
+        assert_eq!(answer.code, Some(1), "{answer}");
+        assert!(answer.stdout.contains("last"), "{answer}");
+        assert_eq!(answer.stderr.lines().count(), 2, "{answer}");
+        assert!(answer.stderr.contains("/sealed: "), "{answer}");
+    }
+    image
+        .fs(&["ls", "--json", "IMAGE", "/sealed"])
+        .refused_json(5, "unsupported");
+}
+
 fn value<'a>(text: &'a str, name: &str) -> &'a str {
     let line = text.lines().find(|line| line.starts_with(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}"))[name.len() + 1..].trim()
