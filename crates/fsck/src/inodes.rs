@@ -16,6 +16,7 @@ use crate::file_blocks::{FileBlocks, Keep};
 use crate::findings::{FindingKind, Location};
 use crate::mapping::{Shape, walk};
 use crate::states::{InodeState, InodeUse};
+use crate::volume::{can_be_quota_file, quota_inodes};
 
 /// Bytes of a table read at once.
 const CHUNK_BYTES: u32 = 256 << 10;
@@ -155,7 +156,7 @@ impl Check<'_> {
         let is_own = number < self.volume.layout().first_inode() && number != InodeNumber::ROOT
             || self.journal_inode() == Some(number)
             || superblock.orphan_file() == Some(number)
-            || self.project_quota_inode() == Some(number);
+            || self.is_quota_file(number);
         if is_own {
             let is_empty = inode.links() == 0 && number != BAD_BLOCKS;
             return if is_empty {
@@ -176,12 +177,13 @@ impl Check<'_> {
         }
     }
 
-    /// That of the users and that of the groups have reserved numbers.
-    fn project_quota_inode(&self) -> Option<InodeNumber> {
+    /// Whether the superblock names the inode as a file of quotas.
+    fn is_quota_file(&self, number: InodeNumber) -> bool {
         let superblock = self.volume.superblock();
         let has_quota = superblock.features().ro_compat.contains(RoCompat::QUOTA);
-        let number = superblock.raw().s_prj_quota_inum.get();
-        InodeNumber::new(number).filter(|_| has_quota)
+        has_quota
+            && can_be_quota_file(number.0, superblock)
+            && quota_inodes(superblock).any(|(_, inode)| inode == number.0)
     }
 
     fn judge_own_mode(&mut self, number: InodeNumber, inode: &Inode) {
@@ -195,6 +197,7 @@ impl Check<'_> {
         let is_file = kind == Some(FileType::Regular);
         let needs_file = self.journal_inode() == Some(number)
             || superblock.orphan_file() == Some(number)
+            || self.is_quota_file(number)
             || number == InodeNumber::RESIZE;
         // All that it has is a map of blocks.
         let raw = inode.raw();

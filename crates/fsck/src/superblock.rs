@@ -16,7 +16,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 use crate::checker::Check;
 use crate::findings::{FindingKind, Findings, Location};
 use crate::options::Backups;
-use crate::volume::{Group, Places, read};
+use crate::volume::{Group, Places, can_be_quota_file, quota_inodes, read};
 
 /// Features that the check supports in full.
 const CHECKED: Features = Features {
@@ -137,6 +137,13 @@ impl Check<'_> {
             let words = "orphan_present without orphan_file";
             self.findings
                 .add(FindingKind::Feature, Location::default(), words);
+        }
+        for (field, number) in quota_inodes(superblock) {
+            if !can_be_quota_file(number, superblock) {
+                let words = format_args!("{field} is {number}, which can be no file of quotas");
+                self.findings
+                    .add(FindingKind::ReservedInode, Location::default(), words);
+            }
         }
         let mmp_block = raw.s_mmp_block.get();
         if backups == Backups::Compare {

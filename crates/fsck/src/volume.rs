@@ -150,6 +150,26 @@ impl<'a> Volume<'a> {
     }
 }
 
+/// The fields of the superblock that name a file of quotas, with their numbers.
+pub(crate) fn quota_inodes(
+    superblock: &Superblock,
+) -> impl Iterator<Item = (&'static str, u32)> + use<> {
+    let raw = superblock.raw();
+    [
+        ("s_usr_quota_inum", raw.s_usr_quota_inum.get()),
+        ("s_grp_quota_inum", raw.s_grp_quota_inum.get()),
+        ("s_prj_quota_inum", raw.s_prj_quota_inum.get()),
+    ]
+    .into_iter()
+    .filter(|(_, number)| *number != 0)
+}
+
+/// Whether an inode may hold quotas. Two of the reserved numbers are for those of users and groups.
+pub(crate) fn can_be_quota_file(number: u32, superblock: &Superblock) -> bool {
+    let inodes = superblock.raw().s_inodes_count.get();
+    matches!(number, 3 | 4) || (11..=inodes).contains(&number)
+}
+
 /// Any bytes of a device, also of one whose logical blocks are larger than the file system's.
 pub(crate) fn read(device: &dyn Device, range: ByteRange) -> Result<Vec<u8>> {
     let unit = u64::from(device.geometry().logical_block);

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
+use extant_fsck::FindingKind;
 use extant_testkit::command::{run, text, tool};
 use extant_testkit::requires::Requirement;
 use extant_testkit::workdir::Workdir;
@@ -126,6 +127,28 @@ fn flags_without_their_feature_are_found() {
         image.debugfs(&format!("set_inode_field {path} flags {flags}\n"));
         let report = image.check().unwrap();
         assert!(!report.is_clean(), "{path} {flags}");
+    }
+}
+
+#[test]
+fn quota_inode_that_cannot_be_one_is_found() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    for damage in [
+        "set_super_value usr_quota_inum 99999",
+        "set_super_value prj_quota_inum 2",
+        "set_inode_field <3> mode 040755",
+    ] {
+        let image = populated("-t ext4 -b 1024 -O quota");
+        image.debugfs(&format!("{damage}\n"));
+        let (status, words) = image.e2fsck();
+        assert_ne!(status, 0, "{damage}: {words}");
+        let report = image.check().unwrap();
+        let found = report.findings_by_kind.get(&FindingKind::ReservedInode);
+        assert_eq!(found, Some(&1), "{damage}: {report}");
     }
 }
 
