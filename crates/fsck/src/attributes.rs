@@ -4,7 +4,9 @@
 //! in the end. The same goes for the inodes that hold large values.
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
-use extant_ondisk::ext4::xattr::{Attribute, Attributes, NameIndex, XattrBlock, XattrValue};
+use extant_ondisk::ext4::xattr::{
+    Attribute, Attributes, NameIndex, XattrBlock, XattrName, XattrValue,
+};
 use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
@@ -12,6 +14,19 @@ use crate::checker::Check;
 use crate::findings::{FindingKind, Location};
 use crate::shared_attributes::{References, SharedBlock};
 use crate::states::InodeUse;
+
+/// EXT4_XATTR_INDEX_ENCRYPTION
+const ENCRYPTION: u8 = 9;
+
+/// Whether the context of an encrypted file has the length of its version, if that is known.
+fn is_encryption_context(context: &[u8]) -> bool {
+    match context.first() {
+        None | Some(0) => false,
+        Some(1) => context.len() == 28,
+        Some(2) => context.len() == 40,
+        Some(_) => true,
+    }
+}
 
 /// The first inode that names a list of attributes.
 #[derive(Clone, Copy)]
@@ -54,6 +69,44 @@ impl Check<'_> {
             blocks += self.check_attribute_block(block, owner, place)?;
         }
         Ok(blocks)
+    }
+
+    /// An encrypted file has its policy and nonce in an attribute; without it, no key opens it.
+    pub(crate) fn check_encryption(
+        &mut self,
+        number: InodeNumber,
+        bytes: &[u8],
+        inode: &Inode,
+    ) -> Result<()> {
+        let layout = *self.volume.layout();
+        let name = XattrName {
+            index: NameIndex(ENCRYPTION),
+            rest: (&b"c"[..]).into(),
+        };
+        // Damaged lists are reported elsewhere.
+        let Ok(attributes) = Attributes::parse_inode(bytes, inode, &layout) else {
+            return Ok(());
+        };
+        let mut context = attributes.get(&name).cloned();
+        if context.is_none()
+            && let Some(block) = inode.xattr_block(&layout).filter(|&at| layout.holds(at, 1))
+        {
+            let bytes = self.volume.block(block)?;
+            let Ok(parsed) = XattrBlock::parse(&bytes, block, None) else {
+                return Ok(());
+            };
+            context = parsed.attributes.into_owned().get(&name).cloned();
+        }
+        let words = match context {
+            None => "encrypted, and the attribute with the policy is missing",
+            Some(XattrValue::Bytes(context)) if !is_encryption_context(&context) => {
+                "encrypted, and the attribute with the policy is damaged"
+            }
+            Some(_) => return Ok(()),
+        };
+        self.findings
+            .add(FindingKind::Attributes, Location::inode(number), words);
+        Ok(())
     }
 
     fn check_attribute_block(

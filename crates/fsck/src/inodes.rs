@@ -105,6 +105,9 @@ impl Check<'_> {
         }
         self.judge_fields(number, &inode);
         let blocks_of_attributes = self.check_attributes(number, bytes, &inode)?;
+        if usage == InodeUse::File && inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.check_encryption(number, bytes, &inode)?;
+        }
         if number == InodeNumber::RESIZE && self.has_resize_inode() {
             return self.check_resize_inode(&inode);
         }

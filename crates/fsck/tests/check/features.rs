@@ -130,6 +130,53 @@ fn flags_without_their_feature_are_found() {
     }
 }
 
+/// Both find errors, and ours are of `kind` alone.
+#[track_caller]
+fn assert_found(image: &Image, kind: FindingKind, what: &str) {
+    let (status, words) = image.e2fsck();
+    assert_ne!(status, 0, "{what}: {words}");
+    let report = image.check().unwrap();
+    let kinds: Vec<_> = report.findings_by_kind.keys().collect();
+    assert_eq!(kinds, [&kind], "{what}: {report}");
+}
+
+#[test]
+fn encrypted_file_without_a_valid_policy_is_found() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    // A context has 28 bytes in version 1 and 40 in version 2.
+    for (value, is_valid) in [
+        (None, false),
+        (Some(format!("\x01{}", "q".repeat(27))), true),
+        (Some(format!("\x01{}", "q".repeat(28))), false),
+        (Some(format!("\x02{}", "q".repeat(39))), true),
+        (Some(format!("\x02{}", "q".repeat(27))), false),
+    ] {
+        let image = populated("-t ext4 -b 1024 -O encrypt,^metadata_csum");
+        let flags = "set_inode_field /large flags 0x80800\n";
+        image.debugfs(flags);
+        if let Some(value) = &value {
+            image.debugfs(&format!("ea_set /large user.c {value}\n"));
+            // An entry with a name of one byte: its index, that of encryption.
+            let bytes = image.bytes();
+            let length = [value.len() as u8, 0, 0, 0];
+            let is_entry =
+                |entry: &[u8]| entry[..2] == [1, 1] && entry[8..12] == length && entry[16] == b'c';
+            let at = bytes.windows(17).position(is_entry).unwrap();
+            image.write_at(&[9], at + 1);
+        }
+        let what = format!("{value:?}");
+        if is_valid {
+            assert_clean(&image, &what);
+        } else {
+            assert_found(&image, FindingKind::Attributes, &what);
+        }
+    }
+}
+
 #[test]
 fn quota_inode_that_cannot_be_one_is_found() {
     require!(
