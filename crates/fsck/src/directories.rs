@@ -254,7 +254,9 @@ impl Check<'_> {
             &[]
         };
         let index = self.directory_index(block.directory).expect("a directory");
-        let entries = if self.directories[index].is_encrypted {
+        let directory = &self.directories[index];
+        let is_text = directory.is_casefolded && !directory.is_encrypted && self.names_are_strict();
+        let entries = if directory.is_encrypted {
             encrypted_entries(block.bytes, &format)
         } else {
             entries(block.bytes, &format)
@@ -281,6 +283,11 @@ impl Check<'_> {
                 continue;
             }
             self.check_entry(block, &entry);
+            if is_text && str::from_utf8(entry.name).is_err() {
+                let words = "no UTF-8, in a directory that compares names without case";
+                let place = block.place().at_entry(entry.name);
+                self.findings.add(FindingKind::Name, place, words);
+            }
             if let (Role::Records(Some(range)), Some(tree)) = (role, tree) {
                 let hash = tree.hash(entry.name);
                 if !range.contains(&hash) {
@@ -296,6 +303,13 @@ impl Check<'_> {
             let place = block.place().at_entry(name);
             self.findings.add(FindingKind::OwnEntries, place, words);
         }
+    }
+
+    /// Whether directories that compare names without case refuse names that are no text.
+    fn names_are_strict(&self) -> bool {
+        const STRICT: u16 = 1;
+        let raw = self.volume.superblock().raw();
+        raw.s_encoding_flags.get() & STRICT != 0
     }
 
     fn check_own_entry(&mut self, block: &Block<'_>, entry: &Entry<'_>) {

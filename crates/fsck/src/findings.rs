@@ -66,6 +66,8 @@ pub enum FindingKind {
     Entry,
     /// An entry has another type than its inode.
     EntryType,
+    /// A name that its directory cannot have.
+    Name,
     /// A name exists twice.
     DuplicateName,
     /// The hash tree of a directory.

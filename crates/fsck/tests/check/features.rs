@@ -178,6 +178,30 @@ fn encrypted_file_without_a_valid_policy_is_found() {
 }
 
 #[test]
+fn name_that_is_no_text_is_found_in_a_strict_directory_without_case() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    for (options, is_strict) in [("", false), ("-E encoding_flags=strict", true)] {
+        let image = populated(&format!(
+            "-t ext4 -b 1024 -O casefold,^metadata_csum {options}"
+        ));
+        image.debugfs("set_inode_field /directory/below flags 0x40080000\n");
+        assert_clean(&image, options);
+        let bytes = image.bytes();
+        let name = bytes.windows(6).position(|bytes| bytes == b"medium");
+        image.write_at(&[0xFF], name.unwrap());
+        if is_strict {
+            assert_found(&image, FindingKind::Name, options);
+        } else {
+            assert_clean(&image, options);
+        }
+    }
+}
+
+#[test]
 fn quota_inode_that_cannot_be_one_is_found() {
     require!(
         requires::tool("mke2fs"),
