@@ -15,8 +15,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `fair_lock`, `limits`, `name`, `cluster_place`, `state_directory`: locks between processes,
-//!    values, own names
+//! 1. `fair_lock`, `limits`, `name`, `permissions`, `cluster_place`, `state_directory`: locks
+//!    between processes, values, own names
 //! 2. `storage`: the place of the volumes, on the host or in an ext4 file system
 //! 3. `foreign`, `format`, `volume_lock`: the attributes stored with a volume, and its lock
 //! 4. `definition`, `job`: definitions of pools, records of jobs
