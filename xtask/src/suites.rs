@@ -1,10 +1,12 @@
-//! `cargo xtask suites`: third-party test suites against a mount, as root.
+//! `cargo xtask suites`: third-party test suites, as root.
 //!
+//! - e2fsprogs: `fs check` of the damaged file systems of its tests.
 //! - pjdfstest: the POSIX semantics of calls on names, permissions, times and links.
 //! - fsx: a file against a copy in memory; also the file of an image (`extant image mount`).
 //!
-//! A run takes two minutes and building the suites as long, so it is no step of CI.
+//! A run takes four minutes and building the suites as long, so it is no step of CI.
 
+mod e2fsprogs;
 mod fsx;
 mod pjdfstest;
 
@@ -21,10 +23,13 @@ const IMAGE_BYTES: u64 = 256 << 20;
 
 /// Runs the suites with a cache that writes back, and without.
 pub fn run(workspace: &Workspace) -> Result<()> {
+    let e2fsprogs = e2fsprogs::tests(workspace)?;
     let pjdfstest = pjdfstest::PJDFSTEST.program(workspace)?;
     let fsx = fsx::FSX.program(workspace)?;
     step::run(&mut workspace.cargo(&["build", "--locked", "-p", "extant"]))?;
     let environment = Environment::new(workspace)?;
+    step::heading("damaged file systems of e2fsprogs");
+    e2fsprogs::run(&environment, &e2fsprogs)?;
     for cache in ["writeback", "no_writeback"] {
         step::heading(&format!("a mount, {cache}"));
         environment.mounted(cache, || {

@@ -15,7 +15,9 @@ use extant_hostfs::{
 use extant_image::{
     Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
 };
-use extant_space::{ByteSize, CancelToken, Control, ExtentState, LayerStates, MapSummary, Result};
+use extant_space::{
+    ByteSize, CancelToken, Control, Error, ErrorKind, ExtentState, LayerStates, MapSummary, Result,
+};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
@@ -131,6 +133,16 @@ impl CreateArgs {
         Ok(options)
     }
 
+    /// Refuses an empty file, which `image create` makes as qemu-img does.
+    fn check_size(&self) -> Result<()> {
+        if self.size.0 > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .at(&self.path)
+            .detail("the size must be at least 1 byte"))
+    }
+
     /// The same for the library.
     pub fn options(&self, image: &ImageOptions) -> CreateOptions {
         let mut options = CreateOptions::new(self.size.0);
@@ -164,7 +176,11 @@ pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
         return print::text(image_options::HELP_WORD);
     }
     let progress = &args.output.progress;
-    match progress.show(|display| create(args, display, Control::new(cancel, display))) {
+    let made = progress.show(|display| {
+        args.check_size()?;
+        create(args, display, Control::new(cancel, display))
+    });
+    match made {
         Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
     }

@@ -23,7 +23,8 @@ pub struct Report {
     /// The journal holds transactions that are not checkpointed yet. Unless they were replayed,
     /// they may repair the findings: check the file system in its state after recovery.
     pub needs_recovery: bool,
-    /// The device was checked in its state after recovery ([`JournalState::Replayed`]).
+    /// The device was checked in its state after recovery:
+    /// [`Replayed`](crate::JournalState::Replayed).
     pub journal_replayed: bool,
     /// Inodes that are cleared or cut at the next mount. They are not findings.
     pub orphans: u64,
