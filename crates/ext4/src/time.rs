@@ -76,7 +76,6 @@ fn kernel() -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::io::Write;
     use std::os::unix::fs::MetadataExt;
 
@@ -84,7 +83,7 @@ mod tests {
 
     #[test]
     fn order_of_times_is_that_of_changes_here_and_by_the_kernel() {
-        let mut file = File::from(tempfile::tempfile().unwrap());
+        let mut file = tempfile::tempfile().unwrap();
         let clock = Clock::new(ClockSource::FileSystems);
         let mut last = (0, 0);
         let mut check = |time: (i64, u32), by: &str| {

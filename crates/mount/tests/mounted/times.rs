@@ -22,7 +22,7 @@ fn later_change_never_has_an_earlier_time() {
         thread::scope(|scope| {
             // Another file system raises the kernel's time above its last tick.
             scope.spawn(|| {
-                let mut busy = File::from(tempfile::tempfile().unwrap());
+                let mut busy = tempfile::tempfile().unwrap();
                 while !is_done.load(Ordering::Relaxed) {
                     busy.write_all(b"x").unwrap();
                     busy.metadata().unwrap();
