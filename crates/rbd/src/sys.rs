@@ -10,6 +10,7 @@ mod aio;
 mod cluster;
 mod image;
 mod library;
+mod list;
 mod pool;
 mod progress;
 mod text;

@@ -148,8 +148,9 @@ impl ImageSource {
                 return Ok(Enter::No);
             }
             let attributes = step.node.attributes();
-            let is_first = attributes.links < 2 || linked.insert(attributes.inode);
-            if step.node.file_type() == FileType::Regular && is_first {
+            if attributes.file_type == FileType::Regular
+                && (attributes.links < 2 || linked.insert(attributes.inode))
+            {
                 found.push(Ok(MapFile {
                     path: path_of(step.path.to_vec()),
                     is_argument: false,

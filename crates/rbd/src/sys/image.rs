@@ -9,6 +9,7 @@ use extant_space::{ByteRange, Result};
 
 use super::aio;
 use super::library::{Handle, ImageInfo, ImageWatcher, Rbd, SnapInfo};
+use super::list::filled;
 use super::pool::PoolHandle;
 use super::progress::{ProgressFn, argument, forward};
 use super::text::{c_text, check, copied, until_zero};
@@ -204,32 +205,21 @@ impl ImageHandle {
 
     /// Address and client number of each watcher.
     pub(crate) fn watchers(&self) -> Result<Vec<(String, u64)>> {
-        let mut room = LIST_ROOM;
-        loop {
-            let empty = ImageWatcher {
-                addr: ptr::null_mut(),
-                id: 0,
-                cookie: 0,
-            };
-            let mut found = vec![empty; room];
-            let mut count = room;
-            // SAFETY: there is room for `count` entries.
-            let code = unsafe {
-                (self.rbd().rbd_watchers_list)(self.raw, found.as_mut_ptr(), &raw mut count)
-            };
-            if code == -libc::ERANGE {
-                room = count.max(room + 1);
-                continue;
-            }
-            check(code)?;
-            // SAFETY: the call has set `count` entries, whose texts are freed once, here.
-            let watchers = unsafe {
-                let all = found[..count].iter();
-                let all = all.map(|one| (copied(one.addr), one.id as u64)).collect();
-                (self.rbd().rbd_watchers_list_cleanup)(found.as_mut_ptr(), count);
-                all
-            };
-            return Ok(watchers);
+        let empty = ImageWatcher {
+            addr: ptr::null_mut(),
+            id: 0,
+            cookie: 0,
+        };
+        // SAFETY: there is room for as many entries as the number says.
+        let mut found = filled(&empty, LIST_ROOM, |found, count| unsafe {
+            (self.rbd().rbd_watchers_list)(self.raw, found, count)
+        })?;
+        // SAFETY: the call has set all entries, whose texts are freed once, here.
+        unsafe {
+            let all = found.iter();
+            let all = all.map(|one| (copied(one.addr), one.id as u64)).collect();
+            (self.rbd().rbd_watchers_list_cleanup)(found.as_mut_ptr(), found.len());
+            Ok(all)
         }
     }
 

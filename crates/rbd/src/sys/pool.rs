@@ -8,6 +8,7 @@ use extant_space::Result;
 
 use super::cluster::ClusterHandle;
 use super::library::{Handle, ImageSpec, Rados, Rbd, TrashInfo};
+use super::list::filled;
 use super::progress::{ProgressFn, argument, forward};
 use super::text::{c_text, check, copied};
 
@@ -77,65 +78,44 @@ impl PoolHandle {
 
     /// The names of all images, each with its identifier.
     pub(crate) fn images(&self) -> Result<Vec<(String, String)>> {
-        let mut room = LIST_ROOM;
-        loop {
-            let empty = ImageSpec {
-                id: ptr::null_mut(),
-                name: ptr::null_mut(),
-            };
-            let mut specs = vec![empty; room];
-            let mut count = room;
-            // SAFETY: there is room for `count` entries.
-            let code =
-                unsafe { (self.rbd().rbd_list2)(self.raw, specs.as_mut_ptr(), &raw mut count) };
-            if code == -libc::ERANGE {
-                room = count.max(room + 1);
-                continue;
-            }
-            check(code)?;
-            // SAFETY: the call has set `count` entries, whose texts are freed once, here.
-            let names = unsafe {
-                let names = specs[..count].iter();
-                let names = names.map(|spec| (copied(spec.name), copied(spec.id)));
-                let names = names.collect();
-                (self.rbd().rbd_image_spec_list_cleanup)(specs.as_mut_ptr(), count);
-                names
-            };
-            return Ok(names);
+        let empty = ImageSpec {
+            id: ptr::null_mut(),
+            name: ptr::null_mut(),
+        };
+        // SAFETY: there is room for as many entries as the number says.
+        let mut specs = filled(&empty, LIST_ROOM, |specs, count| unsafe {
+            (self.rbd().rbd_list2)(self.raw, specs, count)
+        })?;
+        // SAFETY: the call has set all entries, whose texts are freed once, here.
+        unsafe {
+            let names = specs.iter();
+            let names = names.map(|spec| (copied(spec.name), copied(spec.id)));
+            let names = names.collect();
+            (self.rbd().rbd_image_spec_list_cleanup)(specs.as_mut_ptr(), specs.len());
+            Ok(names)
         }
     }
 
     /// The names of images that a removal has moved to the trash.
     pub(crate) fn images_in_removal(&self) -> Result<Vec<String>> {
-        let mut room = LIST_ROOM;
-        loop {
-            let empty = TrashInfo {
-                id: ptr::null_mut(),
-                name: ptr::null_mut(),
-                source: 0,
-                deletion_time: 0,
-                deferment_end_time: 0,
-            };
-            let mut entries = vec![empty; room];
-            let mut count = room;
-            // SAFETY: there is room for `count` entries.
-            let code = unsafe {
-                (self.rbd().rbd_trash_list)(self.raw, entries.as_mut_ptr(), &raw mut count)
-            };
-            if code == -libc::ERANGE {
-                room = count.max(room + 1);
-                continue;
-            }
-            check(code)?;
-            // SAFETY: the call has set `count` entries, whose texts are freed once, here.
-            let names = unsafe {
-                let names = entries[..count].iter();
-                let removed = names.filter(|entry| entry.source == TRASH_BY_REMOVAL);
-                let names = removed.map(|entry| copied(entry.name)).collect();
-                (self.rbd().rbd_trash_list_cleanup)(entries.as_mut_ptr(), count);
-                names
-            };
-            return Ok(names);
+        let empty = TrashInfo {
+            id: ptr::null_mut(),
+            name: ptr::null_mut(),
+            source: 0,
+            deletion_time: 0,
+            deferment_end_time: 0,
+        };
+        // SAFETY: there is room for as many entries as the number says.
+        let mut entries = filled(&empty, LIST_ROOM, |entries, count| unsafe {
+            (self.rbd().rbd_trash_list)(self.raw, entries, count)
+        })?;
+        // SAFETY: the call has set all entries, whose texts are freed once, here.
+        unsafe {
+            let removed = entries.iter();
+            let removed = removed.filter(|entry| entry.source == TRASH_BY_REMOVAL);
+            let names = removed.map(|entry| copied(entry.name)).collect();
+            (self.rbd().rbd_trash_list_cleanup)(entries.as_mut_ptr(), entries.len());
+            Ok(names)
         }
     }
 
